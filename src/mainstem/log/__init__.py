@@ -20,7 +20,6 @@ from mainstem.log.errors import (
     RefusedBatch,
     StorageError,
 )
-from mainstem.log.file_slice import FileSlice
 from mainstem.log.index import AbortedTransaction
 from mainstem.log.partition import PartitionLog, ReadResult
 from mainstem.log.producers import Producer
@@ -34,7 +33,6 @@ __all__ = [
     "CorruptFile",
     "CorruptSegment",
     "Disk",
-    "FileSlice",
     "InvalidProducerEpoch",
     "InvalidRecord",
     "InvalidTimestamp",

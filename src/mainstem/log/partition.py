@@ -14,7 +14,6 @@ import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Generic, TypeVar, cast
 from uuid import UUID
 
 import msgspec
@@ -28,12 +27,11 @@ from mainstem.log.cold import ColdReads
 from mainstem.log.config import TopicConfig
 from mainstem.log.epochs import LeaderEpochs
 from mainstem.log.errors import InvalidRecord, OffsetOutOfRange, StorageError
-from mainstem.log.file_slice import FileSlice
 from mainstem.log.flushing import Flushing
 from mainstem.log.index import AbortedTransaction
 from mainstem.log.look_ups import LookUps
 from mainstem.log.producers import AppendedBatch, Producer, Producers, Verify
-from mainstem.log.reader import Piece, Reader
+from mainstem.log.reader import Reader
 from mainstem.log.reading import OffsetAndTimestamp
 from mainstem.log.round import Batch, Write
 from mainstem.log.segment import OpenFiles, Segment
@@ -43,8 +41,6 @@ from mainstem.log.validation import check_batch, prepare, rewrite, rewrites, tak
 from mainstem.log.writer import Writer
 from mainstem.records import BatchHeader, Marker, build_marker, iter_headers
 from mainstem.records.batch import BEFORE_LENGTH_COUNTS, PREFIX, decode_header
-
-PieceT = TypeVar("PieceT", bytes, bytes | FileSlice)
 
 log = get_logger()
 
@@ -61,10 +57,10 @@ class Shared(msgspec.Struct, frozen=True):
     look_ups: LookUps = msgspec.field(default_factory=LookUps)
 
 
-class ReadResult(msgspec.Struct, Generic[PieceT], frozen=True):
+class ReadResult(msgspec.Struct, frozen=True):
     """Whole batches, the first of which holds the offset asked for (or the next one there is)."""
 
-    pieces: list[PieceT]
+    pieces: list[bytes]
     """Of whole batches each, none of them empty. A large read is not put together: that copy held everybody up."""
     high_watermark: int
     last_stable_offset: int
@@ -124,7 +120,7 @@ class PartitionLog:
         self._queue: list[Write] = []
         self._scheduled = False
         self._flushing = Flushing(shared.loop, self._schedule)
-        self._reader = Reader(self.segments, self, shared.threads, shared.cold, shared.look_ups, shared.clock)
+        self._reader = Reader(self.segments, self, shared.threads, shared.cold, shared.look_ups)
         self._listeners: list[Callable[[], None]] = []
         self.leaving = asyncio.Lock()
         """Held while segments leave the log: one reason at a time."""
@@ -401,9 +397,6 @@ class PartitionLog:
         last = batch.writes[-1]
         self.high_watermark = batch.end_offset
         self.segments.advance(last.segment, last.position + last.size, batch.latest)
-        now = self.shared.clock.monotonic()
-        for segment in {write.segment for write in batch.writes}:
-            segment.trust.appended(segment.size, now)
         self._update_last_stable_offset()
         self._answers.give(self.high_watermark)
         self._notify()
@@ -479,7 +472,7 @@ class PartitionLog:
         enough: int | None = None,
         committed_only: bool = False,
         at_least_one: bool = True,
-    ) -> ReadResult[bytes]:
+    ) -> ReadResult:
         """Whole batches from the one that holds `offset` on, at most `max_bytes` of them. With `enough` bytes, what has
         to come from the disk is not waited for.
 
@@ -491,29 +484,6 @@ class PartitionLog:
             OffsetOutOfRange: below the log start offset, which may move meanwhile, or above the log end offset.
             StorageError: the partition is offline.
         """
-        found = await self._read(
-            offset, max_bytes, enough, committed_only=committed_only, at_least_one=at_least_one, slices=False
-        )
-        return cast("ReadResult[bytes]", found)
-
-    async def read_to_send(
-        self, offset: int, max_bytes: int, *, enough: int, committed_only: bool, at_least_one: bool
-    ) -> ReadResult[Piece]:
-        """`read`, where what is known to be right and in the page cache need not come into memory."""
-        return await self._read(
-            offset, max_bytes, enough, committed_only=committed_only, at_least_one=at_least_one, slices=True
-        )
-
-    async def _read(
-        self,
-        offset: int,
-        max_bytes: int,
-        enough: int | None,
-        *,
-        committed_only: bool,
-        at_least_one: bool,
-        slices: bool,
-    ) -> ReadResult[Piece]:
         self.check_usable()
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise OffsetOutOfRange(
@@ -528,7 +498,6 @@ class PartitionLog:
             max_bytes if enough is None else enough,
             at_least_one=at_least_one,
             with_aborted=committed_only,
-            slices=slices,
         )
         return ReadResult(pieces, high_watermark, last_stable_offset, self.log_start_offset, aborted, is_cut)
 
@@ -614,7 +583,7 @@ class PartitionLog:
         self.segments.advance(active, active.size, active.latest)
         self.high_watermark = self.log_end_offset
         for segment in self.segments:
-            segment.trust.end(segment.size)
+            segment.restored_size = segment.size
             segment.is_saved(segment.state())
         if bump_epoch:
             self.raise_leader_epoch(self.leader_epoch + 1)
