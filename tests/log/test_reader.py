@@ -15,6 +15,7 @@ from mainstem.core import ManualClock
 from mainstem.log import LogConfig, OffsetOutOfRange, StorageError, SystemDisk, TopicConfig, housekeeping
 from mainstem.log.cleaner import Cleaner
 from mainstem.log.disk import SystemFile
+from mainstem.log.reading import READ_SLACK
 from mainstem.records import decode_header, decode_records, iter_headers
 from mainstem.records.record import assemble_batch
 from tests.log.support import batch, joined, run, sequenced, values, with_partition
@@ -100,6 +101,30 @@ def test_a_read_in_steps_gives_what_fits(sizes, most, committed_only):
             patch.setattr(f"mainstem.log.{module}.READ_SLACK", SLACK)
         patch.setattr("mainstem.log.reader._LONG_STEP", 0)
         run(with_partition(Path(directory), test, topic=TopicConfig(index_interval_bytes=500)))
+
+
+def test_a_large_batch_that_lies_before_what_is_asked_for_is_not_read(tmp_path, monkeypatch):
+    """The index names the batch before: a megabyte was read only to pass over it."""
+    sizes = []
+    read_cached = SystemFile.read_cached
+
+    def counted(self, buffer, position):
+        sizes.append(len(buffer))
+        return read_cached(self, buffer, position)
+
+    monkeypatch.setattr(SystemFile, "read_cached", counted)
+
+    async def test(partition):
+        for value in range(4):
+            await partition.append(batch(*[bytes([value]) * 150_000] * 2))
+        for offset in range(3, 8):  # the index does not name the first batch
+            sizes.clear()
+            (piece,) = (await partition.read(offset, 310_000)).pieces
+            assert decode_header(piece).base_offset == offset // 2 * 2
+            assert sum(sizes) < 310_000 + READ_SLACK + 100
+        assert not (await partition.read(8, 310_000)).pieces
+
+    run(with_partition(tmp_path, test))
 
 
 def test_others_have_their_turn_while_much_is_read(tmp_path):

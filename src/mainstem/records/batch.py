@@ -193,6 +193,13 @@ def iter_spans(data: Bytes, position: int = 0) -> Iterator[Span]:
         position = end
 
 
+def decode_span(header: Bytes, position: int) -> Span | None:
+    """The span of a batch that begins at `position` of something else, by its header alone; None: it cannot be one."""
+    base, length, delta = _SPAN.unpack_from(header)
+    whole = length >= HEADER.size - BEFORE_LENGTH_COUNTS and delta >= 0
+    return Span(position, position + BEFORE_LENGTH_COUNTS + length, base, base + delta) if whole else None
+
+
 def set_append_time(batch: bytearray, timestamp: int) -> None:
     """Make `timestamp` the time of every record of the one batch in `batch`: `LogAppendTime`.
 
