@@ -40,7 +40,7 @@ def test_it_answers_with_the_file_and_its_look_ups(tmp_path):
     segment = Segment(tmp_path, 0, OpenFiles(SystemDisk(), 16))
     segment.take_over(written.state, written.offset_entries, written.time_entries)
     assert segment.state() == written.state
-    assert (segment.unsaved, segment.restored_size, segment.checkpointed_size) == (True, len(data), -1)
+    assert (segment.unsaved, segment.trust.floor, segment.checkpointed_size) == (True, len(data), -1)
 
 
 def test_what_goes_wrong_has_its_kind(tmp_path):

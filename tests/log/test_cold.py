@@ -16,7 +16,6 @@ COUNT = 400
 def small_reads(monkeypatch):
     monkeypatch.setattr(cold, "LARGE_BYTES", 1_000)
     monkeypatch.setattr(window, "BLOCK", 8_192)
-    monkeypatch.setattr("mainstem.log.reader._TRUSTED_BYTES", 0)
 
 
 async def filled(partition, count=COUNT):

@@ -206,3 +206,13 @@ def test_a_system_that_does_not_tell_what_is_in_the_page_cache(tmp_path, monkeyp
     for answer in (None, lambda *_: -1):
         monkeypatch.setattr(disk_module, "_cachestat", lambda answer=answer: answer)
         assert file.cached_share(100, 0) == 1
+
+
+def test_a_file_system_of_which_the_system_finds_nothing_in_the_page_cache_does_not_tell(tmp_path, monkeypatch):
+    """As overlayfs: its pages are those of another file."""
+    monkeypatch.setattr(disk_module, "_tells", {})
+    monkeypatch.setattr(disk_module, "_cachestat", lambda: lambda *_: 0)
+    file = SystemDisk().open(tmp_path / "f", create=True)
+    file.write([b"x" * 100_000], 0)
+    assert file.cached_share(100_000, 0) == 1
+    assert SystemDisk().open(tmp_path / "g", create=True).cached_share(10, 0) == 1

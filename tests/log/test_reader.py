@@ -16,8 +16,9 @@ from mainstem.log import LogConfig, OffsetOutOfRange, StorageError, SystemDisk, 
 from mainstem.log.cleaner import Cleaner
 from mainstem.log.disk import SystemFile
 from mainstem.log.reading import READ_SLACK
-from mainstem.records import decode_header, decode_records, iter_headers
+from mainstem.records import decode_header, decode_records, iter_headers, iter_spans
 from mainstem.records.record import assemble_batch
+from tests.log import cold_disk
 from tests.log.support import batch, joined, run, sequenced, values, with_partition
 from tests.support.properties import examples
 
@@ -125,6 +126,102 @@ def test_a_large_batch_that_lies_before_what_is_asked_for_is_not_read(tmp_path, 
         assert not (await partition.read(8, 310_000)).pieces
 
     run(with_partition(tmp_path, test))
+
+
+def _flip(segment, position):
+    with segment.path.open("r+b") as file:
+        file.seek(position)
+        byte = file.read(1)[0]
+        file.seek(position)
+        file.write(bytes([byte ^ 1]))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flip_on_the_disk(segment, position, kept):
+    """One bit, unseen by the process; `kept` is what the page cache still has of the segment."""
+    descriptor = segment.file._descriptor
+    _flip(segment, position)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    if segment.file.cached_share(segment.size, 0) == 1:
+        pytest.skip("this system does not tell what is in the page cache, or keeps it there")
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+    page = position // 4_096 * 4_096
+    if kept == "the start":
+        os.pread(descriptor, position - 100_000, 0)
+    elif kept == "all but one page":
+        os.pread(descriptor, page, 0)
+        os.pread(descriptor, segment.size, page + 4_096)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_NORMAL)
+
+
+@pytest.mark.parametrize("kept", ["nothing", "the start", "all but one page"])
+@pytest.mark.parametrize("most", [20_000, 200_000, 1_000_000])
+def test_damage_that_a_read_brings_back_unchecked_is_told_by_the_next(tmp_path, kept, most):
+    """The kernel reads ahead, into the page cache, what the first read does not check; the second finds it there."""
+
+    async def test(partition):
+        for number in range(1_000):
+            await partition.append(batch(b"%06d" % number * 170))
+        _flip_on_the_disk(partition.segments[0], 700_000, kept)
+        with pytest.raises(StorageError, match="bad CRC"):
+            await read_all(partition)
+
+    async def read_all(partition):
+        offset = 0
+        while offset < partition.high_watermark:
+            found = await partition.read(offset, most, enough=1)
+            offset += sum(1 for _ in iter_spans(joined(found)))
+
+    run(with_partition(tmp_path, test))
+
+
+def test_a_batch_of_which_a_part_comes_from_the_disk_is_checked_whole(tmp_path):
+    async def test(partition):
+        await partition.append(batch(os.urandom(3_000_000)))
+        _flip_on_the_disk(partition.segments[0], 2_000_000, "the start")
+        with pytest.raises(StorageError, match="bad CRC"):
+            await partition.read(0, 1 << 22)
+
+    run(with_partition(tmp_path, test, topic=TopicConfig(max_message_bytes=4_000_000)))
+
+
+def test_what_a_search_by_time_brings_back_is_checked(tmp_path):
+    async def test(partition):
+        for number in range(1_000):
+            await partition.append(batch(b"%06d" % number * 170, timestamp=number))
+        segment = partition.segments[0]
+        _flip_on_the_disk(segment, 700_000, "nothing")
+        assert (await partition.offset_for_timestamp(100)).offset == 100
+        os.pread(segment.file._descriptor, 1 << 21, 0)  # as if the kernel had read more ahead
+        with pytest.raises(StorageError, match="bad CRC"):
+            await partition.read(0, 1 << 21)
+
+    run(with_partition(tmp_path, test))
+
+
+def test_damage_of_what_comes_back_from_the_disk_is_found_however_young_it_is(tmp_path):
+    async def test(partition):
+        await partition.append(batch(b"v" * 3_000))
+        _flip(partition.segments[0], 2_000)
+        with pytest.raises(StorageError, match="bad CRC"):
+            await partition.read(0, 10_000)
+
+    run(with_partition(tmp_path, test, disk=cold_disk.ColdDisk()))
+
+
+def test_damage_of_what_is_old_is_found_though_it_seems_never_to_have_left_the_page_cache(tmp_path):
+    """Somebody else, who copies the file, may have brought it back."""
+    clock = ManualClock(NOW)
+
+    async def test(partition):
+        await partition.append(batch(b"v" * 3_000))
+        clock.advance_ms(300_000)
+        _flip(partition.segments[0], 2_000)
+        with pytest.raises(StorageError, match="bad CRC"):
+            await partition.read(0, 10_000)
+
+    run(with_partition(tmp_path, test, clock=clock))
 
 
 def test_others_have_their_turn_while_much_is_read(tmp_path):

@@ -17,7 +17,7 @@ async def _fill(partition, batches, disk=None):
     for number in range(batches):
         await partition.append(batch(os.urandom(_LARGE), key=b"%d" % number))
         segment = partition.segments.active
-        while disk is not None and segment.writeback_position not in (segment.restored_size, _hinted(disk, segment)):
+        while disk is not None and segment.writeback_position not in (segment.trust.floor, _hinted(disk, segment)):
             await asyncio.sleep(0.001)  # the hint has a thread of its own
 
 

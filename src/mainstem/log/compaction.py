@@ -383,7 +383,7 @@ class _Pass:
         target.first_append_ms = group[0].first_append_ms
         target.seal()
         target.unsaved = True  # also an empty one: compaction waits until a checkpoint covers it
-        target.restored_size = target.size
+        target.trust.end(target.size)
 
     def is_expired(self, header: BatchHeader) -> bool:
         """Its tombstones go in this pass; records beside them stay, and the horizon with them."""

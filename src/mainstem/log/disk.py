@@ -19,6 +19,9 @@ _MOST_BYTES = 2**18  # of one write: a large one gets large pages, of which a ho
 
 _CACHESTAT = 451  # its number on every architecture
 
+_tells: dict[int, bool] = {}
+"""Of file systems (by device): whether the system finds in memory what was just written. Of overlayfs it finds none."""
+
 _SYNC_FILE_RANGE_WRITE = 2  # linux/fs.h: begin to write pages that are dirty and not on their way; wait for none
 
 
@@ -127,16 +130,19 @@ class Disk(Protocol):
 class SystemFile:
     """A file of the operating system."""
 
-    __slots__ = ("_descriptor", "_nowait", "path")
+    __slots__ = ("_descriptor", "_device", "_nowait", "path")
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self._descriptor = descriptor
+        self._device = os.fstat(descriptor).st_dev
         self._nowait = True
 
     def write(self, pieces: list[Buffer], position: int) -> None:
         for step in _steps(pieces):
             position += _write_all(self._descriptor, step, position)
+        if self._device not in _tells and position:
+            _tells[self._device] = self._cached_pages(1, position - 1) == 1
 
     def read(self, size: int, position: int) -> bytes:
         data = os.pread(self._descriptor, size, position)
@@ -161,10 +167,15 @@ class SystemFile:
             return -1
 
     def cached_share(self, size: int, position: int) -> float:
-        cached_pages = _cachestat()
-        found = -1 if cached_pages is None else cached_pages(self._descriptor, position, size)
+        if not _tells.get(self._device, True) or (found := self._cached_pages(size, position)) < 0:
+            return 1.0
         pages = (position + size - 1) // mmap.PAGESIZE - position // mmap.PAGESIZE + 1
-        return 1.0 if found < 0 else min(1.0, found / pages)
+        return min(1.0, found / pages)
+
+    def _cached_pages(self, size: int, position: int) -> int:
+        """How many are in memory; negative where that is not told."""
+        cached_pages = _cachestat()
+        return -1 if cached_pages is None else cached_pages(self._descriptor, position, size)
 
     def read_around_cache(self, buffer: memoryview, position: int) -> int:
         found = self._read_directly(buffer, position)

@@ -120,7 +120,7 @@ class PartitionLog:
         self._queue: list[Write] = []
         self._scheduled = False
         self._flushing = Flushing(shared.loop, self._schedule)
-        self._reader = Reader(self.segments, self, shared.threads, shared.cold, shared.look_ups)
+        self._reader = Reader(self.segments, self, shared.threads, shared.cold, shared.look_ups, shared.clock)
         self._listeners: list[Callable[[], None]] = []
         self.leaving = asyncio.Lock()
         """Held while segments leave the log: one reason at a time."""
@@ -397,6 +397,9 @@ class PartitionLog:
         last = batch.writes[-1]
         self.high_watermark = batch.end_offset
         self.segments.advance(last.segment, last.position + last.size, batch.latest)
+        now = self.shared.clock.monotonic()
+        for segment in {write.segment for write in batch.writes}:
+            segment.trust.appended(segment.size, now)
         self._update_last_stable_offset()
         self._answers.give(self.high_watermark)
         self._notify()
@@ -583,7 +586,7 @@ class PartitionLog:
         self.segments.advance(active, active.size, active.latest)
         self.high_watermark = self.log_end_offset
         for segment in self.segments:
-            segment.restored_size = segment.size
+            segment.trust.end(segment.size)
             segment.is_saved(segment.state())
         if bump_epoch:
             self.raise_leader_epoch(self.leader_epoch + 1)

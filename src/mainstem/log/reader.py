@@ -14,7 +14,7 @@ from typing import Protocol
 
 import msgspec
 
-from mainstem.core import CorruptData, TopicPartition
+from mainstem.core import Clock, CorruptData, TopicPartition
 from mainstem.core.logging import get_logger
 from mainstem.log.cold import ColdReads
 from mainstem.log.config import TopicConfig
@@ -43,7 +43,6 @@ _WANTING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR)
 _READ_MOST = 16 * 2**20  # bytes of one read, whatever was asked; the reader comes back for more
 _MOSTLY_CACHED = 0.5  # where so much is, the rest is read through the page cache
 _LONG_STEP = 2**18  # bytes after which others have their turn
-_TRUSTED_BYTES = 32 * 2**20  # what this process appended last is in the page cache: reads need not check it again
 
 
 class _Replaced(Exception):
@@ -83,13 +82,20 @@ class Reader:
     """Finds batches and records in the segments of one partition."""
 
     def __init__(
-        self, segments: SegmentList, owner: Owner, threads: FileThreads, cold: ColdReads, look_ups: LookUps
+        self,
+        segments: SegmentList,
+        owner: Owner,
+        threads: FileThreads,
+        cold: ColdReads,
+        look_ups: LookUps,
+        clock: Clock,
     ) -> None:
         self._segments = segments
         self._owner = owner
         self._threads = threads
         self._cold = cold
         self._look_ups = look_ups
+        self._clock = clock
 
     # -- by offset ----------------------------------------------------------------------------------------------------
 
@@ -156,23 +162,26 @@ class Reader:
                 end,
                 segment.is_dense,
                 segment.next_offset,
-                max(segment.restored_size, segment.size - _TRUSTED_BYTES),
+                segment.trust.begins(segment.size, self._clock.monotonic()),
                 self._owner.epochs.known,
             )
             if 0 <= indexed_offset < offset and end - start > READ_SLACK:
                 place = self._behind_indexed(segment.file, place)
-            cached = partial(self._read_cached, segment.file, place.verify_below)
             while not (parts and segment.retired):
                 room, needs_one = min(left, most) if parts else left, at_least_one and not parts
+                cached = partial(self._read_cached, segment.file, place.verify_below)
                 try:
                     found = next_batches(cached, place, offset, limit, room, at_least_one=needs_one)
                     piece = b"" if found is None else bytes(found.data)  # the buffer is everybody's
                 except _NotCached as missing:
+                    segment.trust.end(segment.size)  # the system may read more from the disk than is checked
+                    place = msgspec.structs.replace(place, verify_below=place.end)
                     if parts and have >= enough and not self._cold.has_ready(segment, offset, room):
                         break  # who asks may have what is there, while the next comes from the disk
                     found = await self._cold.read(
                         segment, place, offset, limit, room, at_least_one=needs_one, around=missing.mostly
                     )
+                    segment.trust.end(segment.size)  # as above, of what was appended meanwhile
                     piece = b"" if found is None else bytes(found.data)
                 if not piece:
                     fits = found is None

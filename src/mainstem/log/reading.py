@@ -54,7 +54,7 @@ class Part(msgspec.Struct, gc=False):
     indexed_offset: int = -1
     """The first batch ends with this offset, says the index, which then gives no `next_offset`; -1: it says nothing."""
     verify: bool = True
-    """Check CRCs and leader epochs as well: nobody has since the process began."""
+    """Check CRCs and leader epochs as well: it may have come from the disk."""
     epochs: tuple[tuple[int, int], ...] = ()
     """`LeaderEpochs.known`; empty: nothing is."""
 
@@ -72,7 +72,7 @@ class Place(msgspec.Struct, frozen=True, gc=False):
     dense: bool
     end_offset: int
     verify_below: int
-    """What begins below it is checked by its CRC: nobody has since the process began, or since long ago."""
+    """What begins below it is checked by its CRC: it may have come from the disk (`trust`)."""
     epochs: tuple[tuple[int, int], ...]
     """As in `Part`."""
 

@@ -21,6 +21,7 @@ from mainstem.log.disk import Disk, File
 from mainstem.log.errors import CorruptSegment
 from mainstem.log.index import AbortedTransaction, IndexState, OffsetIndex, TimeIndex, encode_aborted
 from mainstem.log.metadata import PARTITION_METADATA
+from mainstem.log.trust import Trust
 from mainstem.records import BatchHeader, CorruptBatch, decode_header
 from mainstem.records.batch import BEFORE_LENGTH_COUNTS, HEADER, OFFSET_AND_LENGTH, PREFIX
 
@@ -136,8 +137,7 @@ class Segment:
         self.aborted = list(state.aborted) if state else []
         self.offsets_crc = state.offsets_crc if state else 0
         """After compaction, which leaves gaps: CRC-32C of all batches' offsets, lengths and epochs. Else 0."""
-        self.restored_size = self.size
-        """Bytes that were there at the start: this process has not checked them."""
+        self.trust = Trust(self.size)
         self.writeback_position = self.size
         """`writeback` has begun to bring what is below to the disk."""
         self._stored_size = self.size  # bytes that the index files cover
@@ -267,7 +267,7 @@ class Segment:
         self.offset_index.replace(offset_entries)
         self.time_index.replace(time_entries)
         self.aborted, self.offsets_crc = list(state.aborted), state.offsets_crc
-        self.restored_size = state.size
+        self.trust.end(state.size)
         self.unsaved = True
         self._state = None
 
@@ -406,6 +406,7 @@ class Segment:
         end = self.size if end is None else end
         if start >= end:  # nothing was appended: there may be no file
             return
+        self.trust.end(self.size)  # what the system reads ahead of it, nobody checks
         position, file = start, self.file
         window, window_start = b"", start
         while position < end:
