@@ -30,7 +30,7 @@ def story(tmp_path):
 
 
 def writes(segment: Segment) -> list[Write]:
-    return [Write(segment, 0, [b"v"], 1)]
+    return [Write(segment, 0, b"", b"v", 1)]
 
 
 def test_so_many_records_are_synced_together(story):

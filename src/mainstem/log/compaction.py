@@ -21,7 +21,6 @@ import time
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -480,8 +479,8 @@ class _Output:
     def _flush(self) -> None:
         if self._pieces:
             self._file.write(self._pieces, self._position)
-            with suppress(OSError):  # a hint: with all of it at once the journal's syncs would wait behind the last one
-                self._file.begin_writeback(self._position, self._queued)
+            # With all of it at once the journal's syncs would wait behind the last one.
+            self._file.begin_writeback(self._position, self._queued)
         self._position += self._queued
         self._pieces, self._queued = [], 0
 

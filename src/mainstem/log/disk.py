@@ -59,7 +59,7 @@ class File(Protocol):
         ...
 
     def begin_writeback(self, position: int, size: int) -> None:
-        """Let the system begin to bring these bytes to the disk; a hint, which promises nothing and may wait."""
+        """Let the system begin to bring these bytes to the disk: a hint, which promises nothing and may wait."""
         ...
 
     def truncate(self, size: int) -> None:

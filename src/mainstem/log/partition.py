@@ -33,7 +33,7 @@ from mainstem.log.look_ups import LookUps
 from mainstem.log.producers import AppendedBatch, Producer, Producers, Verify
 from mainstem.log.reader import Reader
 from mainstem.log.reading import OffsetAndTimestamp
-from mainstem.log.round import Batch, Write
+from mainstem.log.round import PartitionWrites, Write
 from mainstem.log.segment import OpenFiles, Segment
 from mainstem.log.segments import SegmentList
 from mainstem.log.threads import FileThreads
@@ -344,7 +344,7 @@ class PartitionLog:
         self.log_end_offset = last_offset + 1
         self._flushing.records += header.count
         prefix = PREFIX.pack(base_offset, header.size - BEFORE_LENGTH_COUNTS, self.leader_epoch)
-        self._queue.append(Write(segment, position, [prefix, batch[PREFIX.size :]], header.size))
+        self._queue.append(Write(segment, position, prefix, batch[PREFIX.size :], header.size))
         self.changed = True
         self.shared.writer.count_batch()
         self._schedule()
@@ -363,42 +363,43 @@ class PartitionLog:
 
     # -- 2. to the disk: what the writer asks --------------------------------------------------------------------------
 
-    def take_writes(self) -> Batch:
+    def take_writes(self) -> PartitionWrites:
         """Everything that was queued, for the round that begins.
 
         With `flush.messages=1` (or `flush.ms=0`) it is journaled: the round makes it durable, and `synced` is
         when it counts. Else `written` is: it survives the process, and the machine once its segment is synced, which
-        this round does (`Batch.sync`) where the topic's number or time of records is reached. What was written like
-        that before a topic was set to journal is synced too: what is promised from now on lies behind it in the file.
-        What ends a transaction is journaled in every topic: whoever has the marker durable forgets what was open.
+        this round does (`PartitionWrites.sync`) where the topic's number or time of records is reached. What was
+        written like that before a topic was set to journal is synced too: what is promised from now on lies behind it
+        in the file. What ends a transaction is journaled in every topic: whoever has the marker durable forgets what
+        was open.
         """
         writes, self._queue = self._queue, []
         self._scheduled = False
         journaled = self._flushing.journals(self._config)
         sync = self._flushing.take(writes, self._config)
         latest = writes[-1].segment.latest if writes else self.segments.readable_latest
-        return Batch(self, writes, self.log_end_offset, latest, journaled, sync)
+        return PartitionWrites(self, writes, self.log_end_offset, latest, journaled, sync)
 
     # -- 3. the high watermark: what the writer reports ----------------------------------------------------------------
 
-    def written(self, batch: Batch) -> None:
+    def written(self, ours: PartitionWrites) -> None:
         """It is in the page cache: for a topic that trusts it, that is enough to be read and acknowledged."""
-        self._advance(batch)
+        self._advance(ours)
 
-    def synced(self, batch: Batch) -> None:
+    def synced(self, ours: PartitionWrites) -> None:
         """It survives a crash of the machine: if `written` was not enough, it is read and acknowledged from now on."""
-        if batch.journaled:
-            self._advance(batch)
+        if ours.journaled:
+            self._advance(ours)
 
-    def _advance(self, batch: Batch) -> None:
-        """Everything below the batch's end is as durable as the topic asks for."""
-        if not batch.writes:
+    def _advance(self, ours: PartitionWrites) -> None:
+        """Everything below their end is as durable as the topic asks for."""
+        if not ours.writes:
             return
-        last = batch.writes[-1]
-        self.high_watermark = batch.end_offset
-        self.segments.advance(last.segment, last.position + last.size, batch.latest)
+        last = ours.writes[-1]
+        self.high_watermark = ours.end_offset
+        self.segments.advance(last.segment, last.position + last.size, ours.latest)
         now = self.shared.clock.monotonic()
-        for segment in {write.segment for write in batch.writes}:
+        for segment in {write.segment for write in ours.writes}:
             segment.trust.appended(segment.size, now)
         self._update_last_stable_offset()
         self._answers.give(self.high_watermark)
@@ -415,13 +416,13 @@ class PartitionLog:
 
     # -- where it goes wrong ------------------------------------------------------------------------------------------
 
-    def undo(self, batch: Batch, error: StorageError) -> None:
-        """Forget every append that is not acknowledged, those that came after `batch` too; they fail with `error`.
+    def undo(self, ours: PartitionWrites, error: StorageError) -> None:
+        """Forget every append that is not acknowledged, those that came after `ours` too; they fail with `error`.
 
         The disk had no room, or no file could be opened: nothing of them is in the journal or in a file.
         """
-        self._flushing.again(batch.sync)
-        if batch.end_offset <= self.high_watermark:
+        self._flushing.again(ours.sync)
+        if ours.end_offset <= self.high_watermark:
             return
         self._forget(self.segments.cut(self.high_watermark))
         if self.segments.active.size == 0:

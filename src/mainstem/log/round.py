@@ -45,18 +45,31 @@ class TakenBack(Exception):
 
 
 class Write(msgspec.Struct, frozen=True):
-    """A batch that belongs at `position` of `segment`: what the log assigns of it, and the rest."""
+    """A batch that belongs at `position` of `segment`."""
 
     segment: Segment
     position: int
-    pieces: list[Buffer]
+    prefix: Buffer
+    """What the log assigns of it."""
+    body: Buffer
     size: int
+    """Of both, in bytes."""
+
+    @property
+    def header(self) -> list[Buffer]:
+        """Without its records."""
+        return [self.prefix, self.body[: HEADER.size - PREFIX.size]]
+
+    @property
+    def is_marker(self) -> bool:
+        """Of a transaction's end."""
+        return bool(self.body[LOW_ATTRIBUTES - PREFIX.size] & CONTROL)
 
 
-class Batch(msgspec.Struct, frozen=True):
+class PartitionWrites(msgspec.Struct, frozen=True):
     """What one partition has in a round."""
 
-    sink: "Sink"
+    partition: "Partition"
     writes: list[Write]
     end_offset: int
     latest: tuple[int, int]
@@ -75,7 +88,7 @@ class Note(msgspec.Struct, frozen=True):
     future: "asyncio.Future[None]"
 
 
-class Sink(Protocol):
+class Partition(Protocol):
     """What the writer asks of a partition; all on the event loop."""
 
     topic_id: UUID
@@ -83,19 +96,19 @@ class Sink(Protocol):
     fail_stop: bool
     """Its owner has acted on what was appended: it cannot be undone."""
 
-    def take_writes(self) -> Batch:
+    def take_writes(self) -> PartitionWrites:
         """The queued writes, now in flight."""
         ...
 
-    def written(self, batch: Batch) -> None:
-        """The batches are in the page cache."""
+    def written(self, ours: PartitionWrites) -> None:
+        """They are in the page cache."""
         ...
 
-    def synced(self, batch: Batch) -> None:
+    def synced(self, ours: PartitionWrites) -> None:
         """They survive a crash of the machine."""
         ...
 
-    def undo(self, batch: Batch, error: StorageError) -> None:
+    def undo(self, ours: PartitionWrites, error: StorageError) -> None:
         """The disk was full: what is not acknowledged never happened."""
         ...
 
@@ -103,30 +116,38 @@ class Sink(Protocol):
 class _Run(msgspec.Struct, frozen=True):
     """What a round has for one segment: a partition's batches lie one after the other."""
 
-    batch: Batch
+    owner: PartitionWrites
     segment: Segment
     position: int
-    pieces: list[Buffer]
+    writes: list[Write]
     size: int
     placed: bool
 
     @property
+    def pieces(self) -> list[Buffer]:
+        """All its bytes."""
+        return [piece for write in self.writes for piece in (write.prefix, write.body)]
+
+    @property
     def entry(self) -> Entry:
         """What the journal says of it."""
-        sink, pieces = self.batch.sink, self.pieces
-        if self.placed:
-            left = HEADER.size - PREFIX.size
-            pieces = [piece[:left] if number % 2 else piece for number, piece in enumerate(pieces)]
         kind = PLACED if self.placed else DATA
-        return Entry(kind, sink.topic_id, sink.number, self.segment.base_offset, self.position, pieces)
+        pieces = [piece for write in self.writes for piece in write.header] if self.placed else self.pieces
+        partition = self.owner.partition
+        return Entry(kind, partition.topic_id, partition.number, self.segment.base_offset, self.position, pieces)
 
 
 class Round:
-    """The batches and notes that were queued."""
+    """The batches, by partition, and the notes that were queued."""
 
-    def __init__(self, batches: list[Batch], notes: list[Note], tell_written: Callable[[list[Batch]], None]) -> None:
+    def __init__(
+        self,
+        partitions: list[PartitionWrites],
+        notes: list[Note],
+        tell_written: Callable[[list[PartitionWrites]], None],
+    ) -> None:
         """`tell_written` is called in the writer's thread: these are in the page cache, and that is all they ask."""
-        self.batches = batches
+        self.partitions = partitions
         self.notes = notes
         self._tell_written = tell_written
         self._told = False
@@ -143,10 +164,10 @@ class Round:
         """
         # What is queued of a partition that was deleted goes nowhere, not into the journal either: a start would look
         # for the partition.
-        runs = [run for batch in self.batches for run in _runs_of(batch) if not run.segment.retired]
-        entries = [run.entry for run in runs if run.batch.journaled]
+        runs = [run for each in self.partitions for run in _runs_of(each) if not run.segment.retired]
+        entries = [run.entry for run in runs if run.owner.journaled]
         entries += [note.entry for note in self.notes]
-        self.unjournaled_bytes = sum(run.size for run in runs if run.placed or not run.batch.journaled)
+        self.unjournaled_bytes = sum(run.size for run in runs if run.placed or not run.owner.journaled)
         for segment, file in self._write_segments(runs):
             segment.sync(file)
         for run in runs:
@@ -166,10 +187,10 @@ class Round:
                     _place(file, run)
                 else:
                     file.write(run.pieces, run.position)
-            segments = dict.fromkeys(segment for batch in self.batches for segment in batch.sync)
+            segments = dict.fromkeys(segment for each in self.partitions for segment in each.sync)
             segments |= dict.fromkeys(run.segment for run in runs if run.placed)
             to_sync = _files(segments)
-            if relaxed := [batch for batch in self.batches if not batch.journaled]:
+            if relaxed := [each for each in self.partitions if not each.journaled]:
                 self._tell_written(relaxed)
                 self._told = True
             naming = True
@@ -195,7 +216,7 @@ class Round:
     def _take_back(self) -> None:
         """Remove what a full disk let through; synced, so that a power cut does not bring it back."""
         for run, file in self._begun:
-            if run.batch.journaled or not self._told:
+            if run.owner.journaled or not self._told:
                 file.truncate(run.position)
                 run.segment.sync(file)
 
@@ -215,18 +236,13 @@ def _place(file: File, run: _Run) -> None:
         file.begin_writeback(position, size)
 
 
-def _runs_of(batch: Batch) -> Iterable[_Run]:
-    for segment, group in groupby(batch.writes, key=lambda write: write.segment):
+def _runs_of(owner: PartitionWrites) -> Iterable[_Run]:
+    for segment, group in groupby(owner.writes, key=lambda write: write.segment):
         writes = list(group)
-        pieces = writes[0].pieces if len(writes) == 1 else [piece for write in writes for piece in write.pieces]
         size = sum(write.size for write in writes)
         # A marker says more than its header does.
-        placed = batch.journaled and size >= _LARGE and not any(map(_is_marker, writes))
-        yield _Run(batch, segment, writes[0].position, pieces, size, placed)
-
-
-def _is_marker(write: Write) -> bool:
-    return bool(write.pieces[1][LOW_ATTRIBUTES - PREFIX.size] & CONTROL)
+        placed = owner.journaled and size >= _LARGE and not any(write.is_marker for write in writes)
+        yield _Run(owner, segment, writes[0].position, writes, size, placed)
 
 
 def _files(segments: Iterable[Segment]) -> list[tuple[Segment, File]]:

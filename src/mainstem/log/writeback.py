@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
-from mainstem.log.round import Batch
+from mainstem.log.round import PartitionWrites
 from mainstem.log.segment import Segment
 from mainstem.log.threads import FileThreads
 
@@ -24,14 +24,14 @@ class Writeback:
         self._threads = FileThreads(1)
         self._busy = False
 
-    def written(self, batches: Iterable[Batch]) -> None:
+    def written(self, partitions: Iterable[PartitionWrites]) -> None:
         """These are in their files. A segment whose turn does not come now has it with its next batch."""
         if self._busy:
             return
-        for batch in batches:
-            if not batch.writes:
+        for each in partitions:
+            if not each.writes:
                 continue
-            last = batch.writes[-1]
+            last = each.writes[-1]
             segment, end = last.segment, last.position + last.size
             start = segment.writeback_position
             if end - start >= PIECE_BYTES:

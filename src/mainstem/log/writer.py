@@ -22,7 +22,7 @@ from typing import Protocol
 from mainstem.core.logging import get_logger
 from mainstem.log.errors import StorageError
 from mainstem.log.journal import Entry, Journal
-from mainstem.log.round import Batch, Note, Round, Sink, TakenBack
+from mainstem.log.round import Note, Partition, PartitionWrites, Round, TakenBack
 from mainstem.log.threads import WriterThread
 
 log = get_logger()
@@ -62,7 +62,7 @@ class Writer:
         self,
         loop: asyncio.AbstractEventLoop,
         thread: WriterThread,
-        written: Callable[[list[Batch]], None],
+        written: Callable[[list[PartitionWrites]], None],
         fail: Callable[[OSError], None],
     ) -> None:
         """All on the loop: `written` hears of what a round has brought to its files, `fail` that the disk failed:
@@ -75,7 +75,7 @@ class Writer:
         self._journal: Journal
         self._checkpoints: Checkpoints
         self._limit = 0
-        self._dirty: list[Sink] = []
+        self._dirty: list[Partition] = []
         self._notes: list[Note] = []
         self._notes_alone = False
         self._busy = False
@@ -97,9 +97,9 @@ class Writer:
         self._checkpoints = checkpoints
         self._limit = checkpoint_bytes
 
-    def schedule(self, sink: Sink) -> None:
-        """The partition has queued its first write since its last round."""
-        self._dirty.append(sink)
+    def schedule(self, partition: Partition) -> None:
+        """It has queued its first write since its last round."""
+        self._dirty.append(partition)
         self._wake()
 
     def count_batch(self) -> None:
@@ -179,32 +179,32 @@ class Writer:
             self._busy = False  # the disk does not keep up: `checkpoint_done` goes on
             return
         alone, self._notes_alone = self._notes_alone, False
-        dirty: list[Sink] = []
+        dirty: list[Partition] = []
         if not alone:
             dirty, self._dirty = self._dirty, dirty
             self._in_round, self._queued = self._queued, 0
-        batches = [sink.take_writes() for sink in dirty]
+        partitions = [partition.take_writes() for partition in dirty]
         # It covers all that was appended, so all of that is in its round.
         checkpoint = (behind >= self._limit or self._checkpoint_wanted) and not alone and self._checkpoints.prepare()
         self._checkpoint_wanted = self._checkpoint_wanted and not checkpoint
         # A note changes the state only when it is durable, so it must not be in the round that a checkpoint closes.
         notes = [] if checkpoint else self._take_notes()
-        current = Round(batches, notes, self._tell_written)
+        current = Round(partitions, notes, self._tell_written)
         self._thread.run(partial(current.run, self._journal), partial(self._end_round, current, checkpoint))
 
     def _take_notes(self) -> list[Note]:
         notes, self._notes = self._notes, []
         return notes
 
-    def _tell_written(self, batches: list[Batch]) -> None:
+    def _tell_written(self, partitions: list[PartitionWrites]) -> None:
         """From the writer's thread."""
-        self._loop.call_soon_threadsafe(_tell_written, batches)
+        self._loop.call_soon_threadsafe(_tell_written, partitions)
 
     def _end_round(self, ended: Round, checkpoint: bool, error: BaseException | None) -> None:
         self.rounds += 1
         try:
             if error is not None:
-                self._fail_round(ended.batches, ended.notes, error)
+                self._fail_round(ended.partitions, ended.notes, error)
                 if checkpoint:
                     self._checkpoints.cancel()
             else:
@@ -226,9 +226,9 @@ class Writer:
 
     def _complete_round(self, ended: Round, checkpoint: bool) -> None:
         self.unjournaled_bytes += ended.unjournaled_bytes
-        for batch in ended.batches:
-            batch.sink.synced(batch)
-        self._written(ended.batches)
+        for each in ended.partitions:
+            each.partition.synced(each)
+        self._written(ended.partitions)
         self._apply(ended.notes)
         if checkpoint:
             self._journal.switch()
@@ -245,17 +245,17 @@ class Writer:
             if not note.future.done():
                 note.future.set_result(None)
 
-    def _fail_round(self, batches: list[Batch], notes: list[Note], error: BaseException) -> None:
-        final = any(batch.sink.fail_stop for batch in batches)
+    def _fail_round(self, partitions: list[PartitionWrites], notes: list[Note], error: BaseException) -> None:
+        final = any(each.partition.fail_stop for each in partitions)
         if isinstance(error, TakenBack) and not final:
             hint = (
                 "free disk space, or shorten a retention" if error.full else "raise the limit of open files: ulimit -n"
             )
             refusal = StorageError(f"{error}: nothing was appended", hint=hint)
             log.error("disk_full" if error.full else "file_not_opened", error=str(error))
-            for batch in batches:
-                batch.sink.undo(batch, refusal)
-            if batches and self._stopped is None:
+            for each in partitions:
+                each.partition.undo(each, refusal)
+            if partitions and self._stopped is None:
                 self._notes, notes = notes + self._notes, []
                 self._notes_alone = bool(self._notes)
         else:
@@ -267,9 +267,9 @@ class Writer:
             _fail(note.future, refusal)
 
 
-def _tell_written(batches: list[Batch]) -> None:
-    for batch in batches:
-        batch.sink.written(batch)
+def _tell_written(partitions: list[PartitionWrites]) -> None:
+    for each in partitions:
+        each.partition.written(each)
 
 
 def _fail(future: "asyncio.Future[None]", error: StorageError) -> None:
