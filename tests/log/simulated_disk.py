@@ -321,6 +321,9 @@ class SimulatedFile:
     def cached_share(self, size: int, position: int) -> float:
         return 1.0
 
+    def send(self, descriptor: int, size: int, position: int) -> int:
+        return -1
+
     def read_around_cache(self, buffer: memoryview, position: int) -> int:
         return self.read_cached(buffer, position)
 

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import socket
 import threading
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +16,7 @@ from mainstem.core import ManualClock
 from mainstem.log import LogConfig, OffsetOutOfRange, StorageError, SystemDisk, TopicConfig, housekeeping
 from mainstem.log.cleaner import Cleaner
 from mainstem.log.disk import SystemFile
+from mainstem.log.file_slice import FileSlice
 from mainstem.log.reading import READ_SLACK
 from mainstem.records import decode_header, decode_records, iter_headers, iter_spans
 from mainstem.records.record import assemble_batch
@@ -104,6 +106,112 @@ def test_a_read_in_steps_gives_what_fits(sizes, most, committed_only):
         run(with_partition(Path(directory), test, topic=TopicConfig(index_interval_bytes=500)))
 
 
+@given(
+    sizes=st.lists(st.sampled_from([1, 30, 400, 3_000]), min_size=1, max_size=60),
+    most=st.integers(0, 20_000),
+    committed_only=st.booleans(),
+    at_least_one=st.booleans(),
+    ended=st.booleans(),
+    interval=st.sampled_from([0, 500, 5_000]),
+)
+@settings(max_examples=examples(60))
+def test_what_is_sent_from_the_file_is_what_is_read(sizes, most, committed_only, at_least_one, ended, interval):
+    """Perhaps less of it, never more, and who goes on gets all of it."""
+
+    async def test(partition):
+        for number, size in enumerate(sizes):
+            await partition.append(sequenced(b"v" * size, sequence=number, transactional=number >= len(sizes) // 2))
+        if ended:
+            await partition.append_marker(1, 0, commit=False, coordinator_epoch=0)
+        how = {"committed_only": committed_only, "at_least_one": at_least_one}
+        for offset in range(len(sizes)):
+            read = await partition.read(offset, most, **how)
+            found = await partition.read_to_send(offset, most, enough=0, **how)
+            sent = b"".join(piece.read() if isinstance(piece, FileSlice) else piece for piece in found.pieces)
+            assert joined(read).startswith(sent)
+            assert bool(sent) == bool(joined(read))
+            assert len(sent) == found.size
+            assert sent == b"".join(bytes(sent[span.position : span.end]) for span in iter_spans(sent)), "whole batches"
+            assert found.is_cut or len(sent) == read.size
+            slices.append(any(isinstance(piece, FileSlice) for piece in found.pieces))
+
+    slices = []
+    with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mainstem.log.reader._LEAST_SLICE", 100)
+        patch.setattr(SystemFile, "cached_share", lambda *_: 1.0)  # the kernel takes pages back as it likes
+        patch.setattr("mainstem.log.reader.READ_SLACK", SLACK)
+        run(with_partition(Path(directory), test, topic=TopicConfig(index_interval_bytes=interval)))
+    if most > 4_000 and sum(sizes[: len(sizes) // 2 or 1]) > 4_000:
+        assert any(slices)
+
+
+def test_only_what_was_appended_lately_and_is_in_memory_is_sent_from_the_file(tmp_path):
+    clock, disk = ManualClock(), cold_disk.ColdDisk()
+
+    async def test(partition):
+        for _ in range(5):
+            await partition.append(batch(b"v" * 30_000))
+        disk.share = 1.0
+        assert await _has_slices(partition)
+        disk.share = 0.9
+        assert not await _has_slices(partition)
+        disk.share = 1.0
+        clock.advance_ms(301_000)
+        assert not await _has_slices(partition)
+
+    run(with_partition(tmp_path, test, disk=disk, clock=clock))
+
+    async def reopened(partition):
+        await partition.append(batch(b"v" * 30_000))
+        assert not await _has_slices(partition), "what an earlier run has appended is checked"
+
+    run(with_partition(tmp_path, reopened, disk=disk))
+
+
+async def _compacted(partition):
+    partition.config = TopicConfig(cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
+    partition.roll()
+    for segment in partition.segments[:-1]:
+        segment.checkpointed_size = segment.size
+    cleaner = Cleaner()
+    assert await housekeeping.compact(partition, cleaner, most_keys=10)
+    cleaner.close()
+
+
+async def _deleted(partition):
+    await partition.append(batch(b"v"))
+    partition.roll()
+    await housekeeping.delete_records(partition, partition.log_end_offset)
+
+
+@pytest.mark.parametrize("goes", [_compacted, _deleted])
+def test_what_waits_to_be_sent_is_sent_as_it_was_found_whatever_becomes_of_its_segment(tmp_path, monkeypatch, goes):
+    monkeypatch.setattr(SystemFile, "cached_share", lambda *_: 1.0)
+
+    async def test(partition):
+        for value in range(10):
+            await partition.append(batch(bytes([value]) * 30_000, key=b"k"))
+        content = joined(await partition.read(0, 1 << 20))
+        found = await partition.read_to_send(0, 1 << 20, enough=0, committed_only=False, at_least_one=True)
+        (piece,) = found.pieces
+        assert isinstance(piece, FileSlice)
+        before = partition.segments[0]
+        await goes(partition)
+        assert before.retired
+        del before
+        others = [SystemDisk().open(tmp_path / f"other-{number}", create=True) for number in range(30)]
+        for other in others:  # a descriptor that was closed is one of theirs
+            other.write([b"x" * (1 << 20)], 0)
+        assert piece.read() == content
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            ours.setblocking(False)
+            sent = piece.send(ours.fileno())
+            ours.close()
+            assert bool(sent) == (goes is _deleted), "what compaction has read may have come back from the disk"
+            assert theirs.recv(1 << 20, socket.MSG_WAITALL) == content[:sent]
+
+
 def test_a_large_batch_that_lies_before_what_is_asked_for_is_not_read(tmp_path, monkeypatch):
     """The index names the batch before: a megabyte was read only to pass over it."""
     sizes = []
@@ -128,50 +236,26 @@ def test_a_large_batch_that_lies_before_what_is_asked_for_is_not_read(tmp_path, 
     run(with_partition(tmp_path, test))
 
 
-def _flip(segment, position):
-    with segment.path.open("r+b") as file:
-        file.seek(position)
-        byte = file.read(1)[0]
-        file.seek(position)
-        file.write(bytes([byte ^ 1]))
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _flip_on_the_disk(segment, position, kept):
-    """One bit, unseen by the process; `kept` is what the page cache still has of the segment."""
-    descriptor = segment.file._descriptor
-    _flip(segment, position)
-    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    if segment.file.cached_share(segment.size, 0) == 1:
-        pytest.skip("this system does not tell what is in the page cache, or keeps it there")
-    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
-    page = position // 4_096 * 4_096
-    if kept == "the start":
-        os.pread(descriptor, position - 100_000, 0)
-    elif kept == "all but one page":
-        os.pread(descriptor, page, 0)
-        os.pread(descriptor, segment.size, page + 4_096)
-    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_NORMAL)
-
-
 @pytest.mark.parametrize("kept", ["nothing", "the start", "all but one page"])
-@pytest.mark.parametrize("most", [20_000, 200_000, 1_000_000])
-def test_damage_that_a_read_brings_back_unchecked_is_told_by_the_next(tmp_path, kept, most):
+@pytest.mark.parametrize(("most", "to_send"), [(20_000, False), (200_000, True), (1_000_000, True), (1_000_000, False)])
+def test_damage_that_a_read_brings_back_unchecked_is_told_by_the_next(tmp_path, kept, most, to_send):
     """The kernel reads ahead, into the page cache, what the first read does not check; the second finds it there."""
 
     async def test(partition):
         for number in range(1_000):
             await partition.append(batch(b"%06d" % number * 170))
-        _flip_on_the_disk(partition.segments[0], 700_000, kept)
+        segment = partition.segments[0]
+        _flip_on_the_disk(segment, 700_000, kept)
         with pytest.raises(StorageError, match="bad CRC"):
             await read_all(partition)
 
     async def read_all(partition):
         offset = 0
         while offset < partition.high_watermark:
-            found = await partition.read(offset, most, enough=1)
-            offset += sum(1 for _ in iter_spans(joined(found)))
+            how = {"committed_only": False, "at_least_one": True, "enough": 1}
+            found = await (partition.read_to_send if to_send else partition.read)(offset, most, **how)
+            data = b"".join(piece.read() if isinstance(piece, FileSlice) else piece for piece in found.pieces)
+            offset += sum(1 for _ in iter_spans(data))
 
     run(with_partition(tmp_path, test))
 
@@ -190,38 +274,99 @@ def test_what_a_search_by_time_brings_back_is_checked(tmp_path):
     async def test(partition):
         for number in range(1_000):
             await partition.append(batch(b"%06d" % number * 170, timestamp=number))
-        segment = partition.segments[0]
-        _flip_on_the_disk(segment, 700_000, "nothing")
+        _flip_on_the_disk(partition.segments[0], 700_000, "nothing")
         assert (await partition.offset_for_timestamp(100)).offset == 100
-        os.pread(segment.file._descriptor, 1 << 21, 0)  # as if the kernel had read more ahead
+        os.pread(partition.segments[0].file._descriptor, 1 << 21, 0)  # as if the kernel had read more ahead
         with pytest.raises(StorageError, match="bad CRC"):
             await partition.read(0, 1 << 21)
 
     run(with_partition(tmp_path, test))
 
 
+def test_where_the_system_does_not_tell_what_is_in_memory_everything_is_checked(tmp_path, monkeypatch):
+    monkeypatch.setattr(SystemFile, "cached_share", lambda *_: None)
+
+    async def test(partition):
+        for _ in range(5):
+            await partition.append(batch(b"v" * 30_000))
+        assert not await _has_slices(partition)
+        with partition.segments[0].path.open("r+b") as file:
+            file.seek(40_000)
+            file.write(b"x")
+        with pytest.raises(StorageError, match="bad CRC"):
+            await partition.read(0, 1 << 20)
+
+    run(with_partition(tmp_path, test))
+
+
+def test_what_was_appended_is_sent_from_the_file_until_it_has_left_the_page_cache(tmp_path):
+    """As the system tells it."""
+
+    async def test(partition):
+        for _ in range(5):
+            await partition.append(batch(b"v" * 30_000))
+        file = partition.segments[0].file
+        if file.cached_share(100_000, 0) is None:
+            pytest.skip("this system does not tell what is in the page cache")
+        assert await _has_slices(partition)
+        file.sync()
+        os.posix_fadvise(file._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        if file.cached_share(100_000, 0) == 1:
+            pytest.skip("this file system keeps it there")
+        assert not await _has_slices(partition), "it came from the disk"
+        os.pread(file._descriptor, 1 << 20, 0)
+        assert not await _has_slices(partition), "it has come back from there"
+        for _ in range(5):
+            await partition.append(batch(b"v" * 30_000))
+        assert await _has_slices(partition, 5)
+
+    run(with_partition(tmp_path, test))
+
+
+def _flip_on_the_disk(segment, position, kept):
+    """One bit, unseen by the process; `kept` is what the page cache still has of the segment."""
+    descriptor = segment.file._descriptor
+    if segment.file.cached_share(segment.size, 0) is None:
+        pytest.skip("this system does not tell what is in the page cache")
+    with segment.path.open("r+b") as file:
+        file.seek(position)
+        byte = file.read(1)[0]
+        file.seek(position)
+        file.write(bytes([byte ^ 1]))
+        file.flush()
+        os.fsync(file.fileno())
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    if segment.file.cached_share(segment.size, 0) == 1:
+        pytest.skip("this file system keeps it there")
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+    page = position // 4_096 * 4_096
+    if kept == "the start":
+        os.pread(descriptor, position - 100_000, 0)
+    elif kept == "all but one page":
+        os.pread(descriptor, page, 0)
+        os.pread(descriptor, segment.size, page + 4_096)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_NORMAL)
+
+
+async def _has_slices(partition, offset=0):
+    found = await partition.read_to_send(offset, 1 << 20, enough=0, committed_only=False, at_least_one=True)
+    data = b"".join(piece.read() if isinstance(piece, FileSlice) else piece for piece in found.pieces)
+    assert data == joined(await partition.read(offset, 1 << 20))
+    return any(isinstance(piece, FileSlice) for piece in found.pieces)
+
+
 def test_damage_of_what_comes_back_from_the_disk_is_found_however_young_it_is(tmp_path):
-    async def test(partition):
-        await partition.append(batch(b"v" * 3_000))
-        _flip(partition.segments[0], 2_000)
-        with pytest.raises(StorageError, match="bad CRC"):
-            await partition.read(0, 10_000)
-
-    run(with_partition(tmp_path, test, disk=cold_disk.ColdDisk()))
-
-
-def test_damage_of_what_is_old_is_found_though_it_seems_never_to_have_left_the_page_cache(tmp_path):
-    """Somebody else, who copies the file, may have brought it back."""
-    clock = ManualClock(NOW)
+    disk = cold_disk.ColdDisk()
 
     async def test(partition):
         await partition.append(batch(b"v" * 3_000))
-        clock.advance_ms(300_000)
-        _flip(partition.segments[0], 2_000)
+        with partition.segments[0].path.open("r+b") as file:
+            file.seek(2_000)
+            file.write(b"x")
         with pytest.raises(StorageError, match="bad CRC"):
             await partition.read(0, 10_000)
 
-    run(with_partition(tmp_path, test, clock=clock))
+    run(with_partition(tmp_path, test, disk=disk))
 
 
 def test_others_have_their_turn_while_much_is_read(tmp_path):

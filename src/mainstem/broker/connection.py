@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
+from mainstem.broker import sending
 from mainstem.broker.answers import Later
 from mainstem.broker.errors import TooManyConnections
 from mainstem.core.errors import MainstemError
@@ -74,6 +75,8 @@ class Connection(asyncio.BufferedProtocol):
         self.authentication: Authentication | None = None
         """On a listener with SASL, until the client is known for good."""
         self.client_host = ""
+        self.takes_slices = False
+        """Answers may have parts of files in them: nothing is encrypted."""
         self.client_software = ("", "")  # name and version, once ApiVersions has told them (KIP-511)
         self.on_close: set[Callable[[], None]] = set()
         """Called once when the client has gone; what waits on its behalf adds itself."""
@@ -91,7 +94,8 @@ class Connection(asyncio.BufferedProtocol):
         self._held_bytes = 0  # of the frame that arrives, and of requests that have no answer yet
         self._answer_memory = broker.answer_memory
         self._held_answers = 0  # bytes of answers that the socket has not taken yet
-        self._written = 0  # of them, what the transport was given
+        self._written = 0  # of them, what the transport was given, or is to be given from `_unsent`
+        self._unsent: deque[Any] = deque()  # chunks, from a part of a file on, that wait until the socket takes more
         self.idle_since = broker.clock.monotonic()
         """When the last request came or the last answer left."""
         self._holding_back = False  # a coroutine is running: the next request waits for it
@@ -146,6 +150,7 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self.client_host = f"/{peer[0]}" if peer else "/"
         secure = transport.get_extra_info("ssl_object")
+        self.takes_slices = secure is None
         if secure is not None and (certificate := secure.getpeercert(binary_form=True)):
             from mainstem.broker.security.tls import distinguished_name
 
@@ -174,6 +179,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         self._requests.clear()
+        self._unsent.clear()
         self._frame = None
         self._hold(-self._held_bytes)
         self._memory.leave(self)
@@ -222,7 +228,8 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._writing_paused = False
         self._answer_memory.goes_on(self)
-        self._let_go_of_written()
+        if not self._unsent:
+            self._let_go_of_written()
         self._loop.call_soon(self._go_on)
 
     # --- frames ------------------------------------------------------------------------------------------------------
@@ -377,6 +384,7 @@ class Connection(asyncio.BufferedProtocol):
     def _flush(self) -> None:
         unanswered = self._unanswered
         if not unanswered or not unanswered[0].done:
+            self._send()
             return
         chunks: list[Any] = []
         free = written = 0
@@ -392,14 +400,38 @@ class Connection(asyncio.BufferedProtocol):
             self._drained.set_result(None)
         if self._closing or not chunks:
             return
+        self._written += written
+        if self._unsent or (written and sending.has_slices(chunks)):
+            self._unsent += chunks
+            self._send()
+            return
         if len(chunks) == 1:
             self._transport.write(chunks[0])
         else:
             self._transport.writelines(chunks)
-        if written:
-            self._written += written
-            if not self._writing_paused:
-                self._let_go_of_written()
+        if written and not self._writing_paused:
+            self._let_go_of_written()
+
+    def _send(self) -> None:
+        """What is unsent, as far as the socket takes it: one part of a file, that has to be read, in a turn."""
+        if not self._unsent or self._writing_paused or self._transport.is_closing():
+            return
+        self._give(sending.send, self._transport, self._unsent)
+        if self._writing_paused or self._closing:
+            return
+        if not self._unsent:
+            self._let_go_of_written()
+        if self._unsent or self._requests:
+            self._flush_soon()
+
+    def _give(self, send: Callable[..., Any], *arguments: Any) -> Any:
+        """Where that fails, the connection ends: a frame that was begun cannot be. Who asks again is told."""
+        try:
+            return send(*arguments)
+        except Exception as error:
+            log.warning("answer_lost", client=self.client_host, error=str(error), kind=type(error).__name__)
+            self.abort()
+            return ()
 
     def _let_go_of_written(self) -> None:
         self._held_answers -= self._written
@@ -437,12 +469,12 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def idle(self) -> bool:
         """True if no request waits for its answer, or the client takes none; one that has arrived in part is none."""
-        return self._writing_paused or not (self._unanswered or self._requests)
+        return self._writing_paused or not (self._unanswered or self._requests or self._unsent)
 
     @property
     def unsent_bytes(self) -> int:
         """What was written and the client has not taken."""
-        return self._transport.get_write_buffer_size()
+        return self._transport.get_write_buffer_size() + sum(map(len, self._unsent))
 
     @property
     def closed(self) -> bool:
@@ -467,6 +499,9 @@ class Connection(asyncio.BufferedProtocol):
         """Close the socket after what was written to it has left."""
         self._closing = True
         self._requests.clear()
+        if rest := self._give(sending.read, self._unsent):
+            self._transport.writelines(rest)
+        self._unsent.clear()
         self._transport.close()
 
     def end(self) -> None:
@@ -482,4 +517,5 @@ class Connection(asyncio.BufferedProtocol):
         log.info("connection_cut_off", client=self.client_host, **facts)
         self._closing = True
         self._requests.clear()
+        self._unsent.clear()
         self._transport.abort()

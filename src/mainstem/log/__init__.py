@@ -20,6 +20,7 @@ from mainstem.log.errors import (
     RefusedBatch,
     StorageError,
 )
+from mainstem.log.file_slice import FileSlice
 from mainstem.log.index import AbortedTransaction
 from mainstem.log.partition import PartitionLog, ReadResult
 from mainstem.log.producers import Producer
@@ -33,6 +34,7 @@ __all__ = [
     "CorruptFile",
     "CorruptSegment",
     "Disk",
+    "FileSlice",
     "InvalidProducerEpoch",
     "InvalidRecord",
     "InvalidTimestamp",

@@ -100,9 +100,8 @@ class ColdReads:
                 return found
         asked = partial(next_batches, place=place, offset=offset, limit=limit, most=most, at_least_one=at_least_one)
         if most < LARGE_BYTES or not around:
-            return await self._threads.run(
-                lambda: _copied(asked(lambda at, size: memoryview(segment.file.read(size, at))))
-            )
+            file = segment.file
+            return await self._threads.run(lambda: _copied(asked(lambda at, size: memoryview(file.read(size, at)))))
         found = await self._loop.run_in_executor(self._pool, partial(self._read_once, segment, place.end, asked))
         if found is not None and found.data:
             came_from, goes_on = (segment.path, offset), (segment.path, found.next_offset)

@@ -42,9 +42,15 @@ class File(Protocol):
         """Read into `buffer` without waiting for the disk; the number of bytes, -1 where that is not possible."""
         ...
 
-    def cached_share(self, size: int, position: int) -> float:
-        """How much of that is in memory, from 0 to 1; 1 where the system does not tell. Unlike a read that must not
+    def cached_share(self, size: int, position: int) -> float | None:
+        """How much of that is in memory, from 0 to 1; None where the system does not tell. Unlike a read that must not
         wait, it does not make the system read ahead.
+        """
+        ...
+
+    def send(self, descriptor: int, size: int, position: int) -> int:
+        """Give bytes to a socket that does not block; how many it takes, 0 or less where it takes none or that cannot
+        be.
         """
         ...
 
@@ -166,16 +172,22 @@ class SystemFile:
             self._nowait = False
             return -1
 
-    def cached_share(self, size: int, position: int) -> float:
+    def cached_share(self, size: int, position: int) -> float | None:
         if not _tells.get(self._device, True) or (found := self._cached_pages(size, position)) < 0:
-            return 1.0
+            return None
         pages = (position + size - 1) // mmap.PAGESIZE - position // mmap.PAGESIZE + 1
-        return min(1.0, found / pages)
+        return min(1.0, found / max(pages, 1))
 
     def _cached_pages(self, size: int, position: int) -> int:
         """How many are in memory; negative where that is not told."""
         cached_pages = _cachestat()
         return -1 if cached_pages is None else cached_pages(self._descriptor, position, size)
+
+    def send(self, descriptor: int, size: int, position: int) -> int:
+        try:
+            return os.sendfile(descriptor, self._descriptor, position, size)
+        except (AttributeError, OSError):  # full, gone, or no such call here: what is left is read and written
+            return -1
 
     def read_around_cache(self, buffer: memoryview, position: int) -> int:
         found = self._read_directly(buffer, position)

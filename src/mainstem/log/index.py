@@ -112,6 +112,11 @@ class OffsetIndex(_Index):
         found = _floor(self.ENTRY, self.data, offset - self.base_offset)
         return (-1, 0) if found is None else (self.base_offset + found[0], found[1])
 
+    def lookup_position(self, position: int) -> int:
+        """Where a batch begins that an entry names: the last one at or before `position`; -1: none is known."""
+        found = _floor(self.ENTRY, self.data, position, field=1)
+        return -1 if found is None else found[1]
+
     def truncate(self, position: int) -> None:
         """Forget what points at `position` or after it."""
         while (last := self._last()) is not None and last[1] >= position:
@@ -173,12 +178,12 @@ def encode_aborted(transactions: list[AbortedTransaction]) -> bytes:
     )
 
 
-def _floor(entry: Struct, data: bytearray, target: int) -> tuple[int, int] | None:
-    """The last entry whose first field is at most `target`; None if there is none."""
+def _floor(entry: Struct, data: bytearray, target: int, field: int = 0) -> tuple[int, int] | None:
+    """The last entry whose first field, or the one of that number, is at most `target`; None if there is none."""
     low, high = 0, len(data) // entry.size
     while low < high:
         middle = (low + high) // 2
-        if entry.unpack_from(data, middle * entry.size)[0] <= target:
+        if entry.unpack_from(data, middle * entry.size)[field] <= target:
             low = middle + 1
         else:
             high = middle

@@ -14,6 +14,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Generic, TypeVar, cast
 from uuid import UUID
 
 import msgspec
@@ -27,11 +28,12 @@ from mainstem.log.cold import ColdReads
 from mainstem.log.config import TopicConfig
 from mainstem.log.epochs import LeaderEpochs
 from mainstem.log.errors import InvalidRecord, OffsetOutOfRange, StorageError
+from mainstem.log.file_slice import FileSlice
 from mainstem.log.flushing import Flushing
 from mainstem.log.index import AbortedTransaction
 from mainstem.log.look_ups import LookUps
 from mainstem.log.producers import AppendedBatch, Producer, Producers, Verify
-from mainstem.log.reader import Reader
+from mainstem.log.reader import Piece, Reader
 from mainstem.log.reading import OffsetAndTimestamp
 from mainstem.log.round import PartitionWrites, Write
 from mainstem.log.segment import OpenFiles, Segment
@@ -41,6 +43,8 @@ from mainstem.log.validation import check_batch, prepare, rewrite, rewrites, tak
 from mainstem.log.writer import Writer
 from mainstem.records import BatchHeader, Marker, build_marker, iter_headers
 from mainstem.records.batch import BEFORE_LENGTH_COUNTS, PREFIX, decode_header
+
+PieceT = TypeVar("PieceT", bytes, bytes | FileSlice)
 
 log = get_logger()
 
@@ -57,10 +61,10 @@ class Shared(msgspec.Struct, frozen=True):
     look_ups: LookUps = msgspec.field(default_factory=LookUps)
 
 
-class ReadResult(msgspec.Struct, frozen=True):
+class ReadResult(msgspec.Struct, Generic[PieceT], frozen=True):
     """Whole batches, the first of which holds the offset asked for (or the next one there is)."""
 
-    pieces: list[bytes]
+    pieces: list[PieceT]
     """Of whole batches each, none of them empty. A large read is not put together: that copy held everybody up."""
     high_watermark: int
     last_stable_offset: int
@@ -476,7 +480,7 @@ class PartitionLog:
         enough: int | None = None,
         committed_only: bool = False,
         at_least_one: bool = True,
-    ) -> ReadResult:
+    ) -> ReadResult[bytes]:
         """Whole batches from the one that holds `offset` on, at most `max_bytes` of them. With `enough` bytes, what has
         to come from the disk is not waited for.
 
@@ -488,6 +492,29 @@ class PartitionLog:
             OffsetOutOfRange: below the log start offset, which may move meanwhile, or above the log end offset.
             StorageError: the partition is offline.
         """
+        found = await self._read(
+            offset, max_bytes, enough, committed_only=committed_only, at_least_one=at_least_one, slices=False
+        )
+        return cast("ReadResult[bytes]", found)
+
+    async def read_to_send(
+        self, offset: int, max_bytes: int, *, enough: int, committed_only: bool, at_least_one: bool
+    ) -> ReadResult[Piece]:
+        """`read`, where what is known to be right and in the page cache need not come into memory."""
+        return await self._read(
+            offset, max_bytes, enough, committed_only=committed_only, at_least_one=at_least_one, slices=True
+        )
+
+    async def _read(
+        self,
+        offset: int,
+        max_bytes: int,
+        enough: int | None,
+        *,
+        committed_only: bool,
+        at_least_one: bool,
+        slices: bool,
+    ) -> ReadResult[Piece]:
         self.check_usable()
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise OffsetOutOfRange(
@@ -502,6 +529,7 @@ class PartitionLog:
             max_bytes if enough is None else enough,
             at_least_one=at_least_one,
             with_aborted=committed_only,
+            slices=slices,
         )
         return ReadResult(pieces, high_watermark, last_stable_offset, self.log_start_offset, aborted, is_cut)
 

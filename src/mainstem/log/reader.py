@@ -21,28 +21,38 @@ from mainstem.log.config import TopicConfig
 from mainstem.log.disk import File
 from mainstem.log.epochs import LeaderEpochs
 from mainstem.log.errors import OffsetOutOfRange, StorageError
+from mainstem.log.file_slice import FileSlice
 from mainstem.log.index import AbortedTransaction
 from mainstem.log.look_ups import LookUps
 from mainstem.log.reading import (
     READ_SLACK,
+    READ_STEP,
     OffsetAndTimestamp,
+    Part,
     Place,
+    check,
     find_latest,
     find_timestamp,
     latest_of_batch,
     next_batches,
+    step,
+    whole_range,
 )
 from mainstem.log.segment import Segment
 from mainstem.log.segments import SegmentList
 from mainstem.log.threads import FileThreads
-from mainstem.records import HEADER, decode_span
+from mainstem.records import HEADER, Span, decode_span
 
 log = get_logger()
+
+Piece = bytes | FileSlice
 
 _WANTING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR)
 _READ_MOST = 16 * 2**20  # bytes of one read, whatever was asked; the reader comes back for more
 _MOSTLY_CACHED = 0.5  # where so much is, the rest is read through the page cache
 _LONG_STEP = 2**18  # bytes after which others have their turn
+_LEAST_SLICE = 2**16  # bytes; less is as well read
+_MOST_SLICE = READ_STEP - READ_SLACK  # what a socket does not take is read at once
 
 
 class _Replaced(Exception):
@@ -100,14 +110,23 @@ class Reader:
     # -- by offset ----------------------------------------------------------------------------------------------------
 
     async def read(
-        self, offset: int, limit: int, max_bytes: int, enough: int, *, at_least_one: bool, with_aborted: bool
-    ) -> tuple[list[bytes], tuple[AbortedTransaction, ...], bool]:
+        self,
+        offset: int,
+        limit: int,
+        max_bytes: int,
+        enough: int,
+        *,
+        at_least_one: bool,
+        with_aborted: bool,
+        slices: bool = False,
+    ) -> tuple[list[Piece], tuple[AbortedTransaction, ...], bool]:
         """Whole batches from the one that holds `offset` on, none that begins at `limit`; what was aborted of them; and
         whether more may be there, which was not read. They come in the pieces in which they were read, each of whole
         batches.
 
         At most `max_bytes` of them, with `at_least_one` the first one whatever its size. What has to come from the disk
-        is not waited for once there are `enough` bytes.
+        is not waited for once there are `enough` bytes. With `slices` large pieces that this process has appended
+        lately, and that are in the page cache, are not read.
 
         Raises:
             OffsetOutOfRange: what begins at `offset` was deleted meanwhile.
@@ -121,7 +140,7 @@ class Reader:
             aborted = self._segments.aborted_between(offset, limit) if with_aborted else ()
             try:
                 records, next_offset, fits = await self._read_segment(
-                    segment, offset, limit, max_bytes, enough, at_least_one=at_least_one
+                    segment, offset, limit, max_bytes, enough, at_least_one=at_least_one, slices=slices
                 )
             except _Replaced:
                 self._owner.check_usable()  # the whole partition may be gone: there is no other segment then
@@ -140,12 +159,20 @@ class Reader:
         return [], (), segment is not None and max(offset, segment.base_offset) < limit
 
     async def _read_segment(
-        self, segment: Segment, offset: int, limit: int, max_bytes: int, enough: int, *, at_least_one: bool
-    ) -> tuple[list[bytes], int, bool]:
+        self,
+        segment: Segment,
+        offset: int,
+        limit: int,
+        max_bytes: int,
+        enough: int,
+        *,
+        at_least_one: bool,
+        slices: bool,
+    ) -> tuple[list[Piece], int, bool]:
         """Batches of one segment, in steps between which others have their turn; the offset behind them, and False
         where the next one does not fit.
         """
-        parts: list[bytes] = []
+        parts: list[Piece] = []
         left, most, have, fits = max_bytes, _READ_MOST, 0, True
         end = self._segments.readable_end(segment)
         try:
@@ -162,20 +189,30 @@ class Reader:
                 end,
                 segment.is_dense,
                 segment.next_offset,
-                segment.trust.begins(segment.size, self._clock.monotonic()),
+                True,
                 self._owner.epochs.known,
             )
             if 0 <= indexed_offset < offset and end - start > READ_SLACK:
                 place = self._behind_indexed(segment.file, place)
+            cached = partial(self._read_cached, segment.file)
             while not (parts and segment.retired):
                 room, needs_one = min(left, most) if parts else left, at_least_one and not parts
-                cached = partial(self._read_cached, segment.file, place.verify_below)
+                place = msgspec.structs.replace(place, verify=not self._is_known(segment, place, room))
+                sliced = self._slice(segment, place, offset, limit, room) if slices and not place.verify else None
+                if sliced is not None:
+                    taken, place, offset = sliced
+                    parts.append(taken)
+                    have += len(taken)
+                    left, most = left - len(taken), most - len(taken)
+                    if offset >= limit or min(left, most) <= READ_SLACK:
+                        break
+                    continue
                 try:
                     found = next_batches(cached, place, offset, limit, room, at_least_one=needs_one)
                     piece = b"" if found is None else bytes(found.data)  # the buffer is everybody's
                 except _NotCached as missing:
                     segment.trust.end(segment.size)  # the system may read more from the disk than is checked
-                    place = msgspec.structs.replace(place, verify_below=place.end)
+                    place = msgspec.structs.replace(place, verify=True)
                     if parts and have >= enough and not self._cold.has_ready(segment, offset, room):
                         break  # who asks may have what is there, while the next comes from the disk
                     found = await self._cold.read(
@@ -204,16 +241,51 @@ class Reader:
         pass over it takes as long as to read what was asked for.
         """
         buffer = self._threads.buffer(HEADER.size)
-        if file.cached_share(HEADER.size, place.start) < 1 or file.read_cached(buffer, place.start) != HEADER.size:
+        if file.cached_share(HEADER.size, place.start) != 1 or file.read_cached(buffer, place.start) != HEADER.size:
             return place
         span = decode_span(buffer, place.start)
         if span is None or span.last_offset != place.indexed_offset or span.end > place.end:
             return place  # whoever reads it whole says what is wrong
         return msgspec.structs.replace(place, start=span.end, next_offset=span.last_offset + 1, indexed_offset=-1)
 
-    def _read_cached(self, file: File, old_below: int, position: int, size: int) -> memoryview:
+    def _is_known(self, segment: Segment, place: Place, most: int) -> bool:
+        """What is read next was appended lately, and has not left the page cache: where the system tells."""
+        trusted = place.start >= segment.trust.begins(segment.size, self._clock.monotonic())
+        return trusted and segment.file.cached_share(step(place, most), place.start) == 1
+
+    def _slice(
+        self, segment: Segment, place: Place, offset: int, limit: int, most: int
+    ) -> tuple[FileSlice, Place, int] | None:
+        """The next batches where they need not be read, and where it goes on; None: they have to be.
+
+        They are known to be right, and no more is looked at than what is: else the system might read ahead of it.
+        """
+        most = min(most, _MOST_SLICE)
+        known_end = place.start + step(place, most)
+        file, index = segment.file, segment.offset_index
+
+        def header(position: int) -> Span | None:
+            buffer = self._threads.buffer(HEADER.size)
+            is_known = place.start <= position <= known_end - HEADER.size
+            span = decode_span(buffer, position) if is_known and file.read_cached(buffer, position) > 0 else None
+            return span if span is not None and span.end <= known_end else None
+
+        def named(position: int) -> int:
+            return min(index.lookup_position(position), index.lookup(limit)[1])
+
+        found = whole_range(header, named, place, offset, limit, most)
+        if found is None or found[1] - found[0] < _LEAST_SLICE:
+            return None
+        begin, end, first_offset, next_offset = found
+        part = Part(memoryview(b""), first_offset, place.dense, place.end_offset, epochs=place.epochs)
+        taken = FileSlice(file, begin, end - begin, segment.trust, partial(check, part=part))
+        after = msgspec.structs.replace(place, start=end, next_offset=next_offset, indexed_offset=-1)
+        return taken, after, next_offset
+
+    def _read_cached(self, file: File, position: int, size: int) -> memoryview:
         """From the page cache, on the loop."""
-        if position < old_below and (share := file.cached_share(size, position)) < 1:
+        share = file.cached_share(size, position)
+        if share is not None and share < 1:
             raise _NotCached(mostly=share < _MOSTLY_CACHED)
         buffer = self._threads.buffer(size)
         if file.read_cached(buffer, position) != size:

@@ -32,6 +32,7 @@ step; 16 MB at once kept everybody else waiting for 0.2 s and more."""
 _UNCOVERED = Struct(">iBI")  # leader epoch, magic and the CRC itself, which does not cover them
 _UNCOVERED_AT = 12
 _MAGIC = 2
+_MOST_STEPS = 8  # from header to header: with small batches it is quicker to read them
 
 
 class OffsetAndTimestamp(msgspec.Struct, frozen=True, gc=False):
@@ -66,15 +67,13 @@ class Place(msgspec.Struct, frozen=True, gc=False):
     """A position at which a batch begins."""
     next_offset: int
     indexed_offset: int
-    """These two as in `Part`, of what begins at `start`."""
+    """These two as in `Part`, of what begins at `start`; the others as well."""
     end: int
     """What may be read ends here."""
     dense: bool
     end_offset: int
-    verify_below: int
-    """What begins below it is checked by its CRC: it may have come from the disk (`trust`)."""
+    verify: bool
     epochs: tuple[tuple[int, int], ...]
-    """As in `Part`."""
 
 
 class Batches(msgspec.Struct, frozen=True, gc=False):
@@ -86,6 +85,11 @@ class Batches(msgspec.Struct, frozen=True, gc=False):
     after: Place
     is_full: bool
     """Cut off by the size of a read: more is there."""
+
+
+def step(place: Place, most: int) -> int:
+    """How much to read of what comes next, for `most` bytes of it."""
+    return min(most + READ_SLACK, place.end - place.start, READ_STEP)
 
 
 def next_batches(
@@ -105,13 +109,12 @@ def next_batches(
         CorruptBatch: as `cut` and `rest`.
     """
     start, next_offset, indexed_offset = place.start, place.next_offset, place.indexed_offset
-    size = min(most + READ_SLACK, place.end - start, READ_STEP)
+    size = step(place, most)
     while size > 0:
         data = read(start, size)
         if len(data) < size:
             raise CorruptSegment(f"position {start}: {len(data)} bytes, {size} bytes were written")
-        verify = start < place.verify_below
-        part = Part(data, next_offset, place.dense, place.end_offset, indexed_offset, verify, place.epochs)
+        part = Part(data, next_offset, place.dense, place.end_offset, indexed_offset, place.verify, place.epochs)
         first, last, following = cut(part, offset, limit, most, at_least_one=at_least_one)
         if first < 0:
             return Batches(b"", offset, place, is_full=False)
@@ -128,6 +131,58 @@ def next_batches(
         if skipped:  # else the batch that the index names is there again, this time whole
             indexed_offset = -1
     return None
+
+
+def whole_range(
+    header: Callable[[int], Span | None],
+    named: Callable[[int], int],
+    place: Place,
+    offset: int,
+    limit: int,
+    most: int,
+) -> tuple[int, int, int, int] | None:
+    """What `next_batches` finds, or some of it, by headers alone: where it begins and ends, in the file and in offsets.
+    None: who reads the bytes knows more.
+
+    `header` gives that of the batch at a position, None where it is not to be looked at; `named` the last position at
+    or before one at which a batch begins, or the limit, says the index.
+    """
+    position, expected = place.start, place.next_offset
+    for _ in range(_MOST_STEPS):
+        first = header(position)
+        by_index = position == place.start and place.indexed_offset >= 0
+        if first is None or (first.last_offset != place.indexed_offset if by_index else first.base_offset != expected):
+            return None
+        position, expected = first.end, first.last_offset + 1
+        if first.last_offset >= offset:
+            break
+    else:
+        return None
+    most_end = first.position + most
+    if first.end > most_end:
+        return None
+    end, next_offset = first.end, first.last_offset + 1
+    far = header(named(most_end - 1))
+    if far is not None and end < far.position:
+        end, next_offset = far.position, far.base_offset
+    for _ in range(_MOST_STEPS):
+        span = header(end)
+        if span is None or span.base_offset != next_offset or span.base_offset >= limit or span.end > most_end:
+            break
+        end, next_offset = span.end, span.last_offset + 1
+    return first.position, end, first.base_offset, next_offset
+
+
+def check(data: bytes, part: Part) -> None:
+    """That these are whole batches, right to the last bit; `part` is what is known of them.
+
+    Raises:
+        CorruptBatch: they are not.
+    """
+    part = msgspec.structs.replace(part, data=memoryview(data))
+    _, end, _ = cut(part, part.next_offset, part.end_offset, len(data), at_least_one=False)
+    if end != len(data):
+        raise CorruptBatch(f"byte {max(end, 0)}: no whole batch")
 
 
 def cut(part: Part, offset: int, limit: int, max_bytes: int, *, at_least_one: bool) -> tuple[int, int, int]:

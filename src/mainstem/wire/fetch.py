@@ -9,7 +9,7 @@ From version 12 on lengths are compact and structs end in tags. Records are neve
 chunks, and each partition's records are chunks of their own, on their way from the file to the socket.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from struct import Struct
 from typing import Any, Final
 from uuid import UUID
@@ -42,8 +42,8 @@ class FetchedPartition(msgspec.Struct):
     last_stable_offset: int = -1
     log_start_offset: int = -1
     aborted: Sequence[tuple[int, int]] | None = None
-    records: Sequence[bytes | memoryview] = ()
-    """In pieces, which are sent one after the other."""
+    records: Sequence[Sized] = ()
+    """In pieces, which are sent one after the other: bytes, or what stands for bytes of a file."""
     diverging_epoch: tuple[int, int] | None = None
     current_leader: tuple[int, int] | None = None
 

@@ -35,6 +35,7 @@ from mainstem.wire.errors import Code, RequestError, code_of
 from mainstem.wire.fetch import FetchedPartition, FetchedTopic
 
 _READ_COMMITTED: Final = 1
+_MOST_FILES: Final = 16  # that an answer may hold open: of its first partitions
 _EPOCH_ERRORS: Final = (Code.fenced_leader_epoch, Code.unknown_leader_epoch)
 
 
@@ -152,12 +153,14 @@ class _Fetch:
             failed = any(each.code != Code.none or each.diverging_epoch is not None for each in fetched)
             if done or failed or self._ctx.connection.closed or loop.time() >= self._deadline:
                 return fetched
+            for each in fetched:
+                each.records = ()  # they are read anew: until then nobody needs them, nor the files they are in
+            self._memory.give(self._held)
+            self._held = 0
             await self._wait(fetched, self._min_bytes - size)
 
     async def _read(self) -> list[FetchedPartition]:
         self._logs = []
-        self._memory.give(self._held)
-        self._held = 0
         self._is_cut = False
         left, fetched = self._max_bytes, []
         nothing_yet = True
@@ -183,7 +186,9 @@ class _Fetch:
                 return self._nothing(wanted, partition_log, None)
             room = self._memory.reserve(max(min(wanted.max_bytes, left), 0))
             try:
-                found = await partition_log.read(
+                to_send = self._ctx.connection.takes_slices and len(self._logs) <= _MOST_FILES
+                read = partition_log.read_to_send if to_send else partition_log.read
+                found = await read(
                     wanted.offset,
                     room,
                     enough=self._min_bytes,

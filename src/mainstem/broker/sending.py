@@ -1,0 +1,58 @@
+"""Answers with parts of files in them: given to the socket straight away, as far as it takes them.
+
+Of what it does not take, one part is read and is the transport's; the others wait until that has left.
+"""
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from mainstem.log import FileSlice
+
+
+def has_slices(chunks: Sequence[Any]) -> bool:
+    """Some of them are not in memory."""
+    return any(isinstance(chunk, FileSlice) for chunk in chunks)
+
+
+def read(chunks: Sequence[Any]) -> list[Any]:
+    """All of them in memory.
+
+    Raises:
+        OSError, CorruptData: of a file.
+    """
+    return [chunk.read() if isinstance(chunk, FileSlice) else chunk for chunk in chunks]
+
+
+def send(transport: asyncio.Transport, chunks: deque[Any]) -> None:
+    """Take from the chunks what the socket takes, and what the transport is given then: at most one that is read.
+
+    Raises:
+        OSError, CorruptData: of a file. What is wrong with the socket is for its transport to find.
+    """
+    descriptor = transport.get_extra_info("socket").fileno()
+    while chunks:
+        chunk, sent = chunks.popleft(), 0
+        if not transport.get_write_buffer_size():  # nothing is to leave before it
+            if isinstance(chunk, FileSlice):
+                sent = chunk.send(descriptor)
+            else:
+                sent = _send(descriptor, chunk, more=bool(chunks))
+        if sent == len(chunk):
+            continue
+        if isinstance(chunk, FileSlice):
+            transport.write(chunk.read(sent))
+            return
+        transport.write(bytes(memoryview(chunk)[sent:]))
+
+
+def _send(descriptor: int, chunk: bytes, *, more: bool) -> int:
+    connected = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=descriptor)
+    try:
+        return connected.send(chunk, socket.MSG_MORE if more else 0)
+    except OSError:
+        return 0
+    finally:
+        connected.detach()  # the descriptor is the transport's
