@@ -42,6 +42,14 @@ def test_no_handled_api_is_listed_as_unsupported():
     assert refused | load_handlers().keys() == set(range(93))
 
 
+@pytest.mark.parametrize("api_key", sorted(numbers(NOT_SERVED.partition("## Limits")[0])))
+def test_what_is_not_served_is_not_offered_and_ends_the_connection(mainstem_log: EmbeddedLog, api_key: int) -> None:
+    with RawClient(mainstem_log.bootstrap) as raw:
+        assert api_key not in {each.api_key for each in raw.call(18, 0).api_keys}
+        with pytest.raises(ConnectionError):
+            raw.unknown_version(api_key, 0, answer_version=0)
+
+
 def offered(bootstrap: str) -> dict[int, tuple[int, int]]:
     """What it says of itself to a client."""
     with RawClient(bootstrap) as raw:

@@ -52,6 +52,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
         "test_g4_produce_is_advertised_from_version_0_though_it_is_served_from_3",
         "test_what_is_no_request_closes_this_connection_only",
         "test_what_is_not_served_is_no_request",
+        "test_what_is_not_served_is_not_offered_and_ends_the_connection",
         "test_g1_an_unknown_version_is_answered_in_version_0_with_the_versions_of_this_api",
     ),
     "A topic has at most 10,000 partitions": (
@@ -83,7 +84,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
         "test_the_limit_of_requests_is_of_one_connection",
     ),
     "There is no protocol for metrics": (
-        "test_there_are_no_metrics_of_clients",
+        "test_what_is_not_served_is_not_offered_and_ends_the_connection",
         "test_processes_are_shown_where_the_log_does_not_answer",
         "test_sources_jobs_and_readers_are_shown_with_their_lag",
         "test_who_writes_and_reads_what",

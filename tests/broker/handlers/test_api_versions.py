@@ -65,12 +65,3 @@ def test_no_metadata_version_is_finalized(raw):
     answer = raw.call(18, 4, client_software_name="a", client_software_version="1")
     assert "metadata.version" not in {each.name for each in answer.finalized_features}
     assert "metadata.version" not in features(answer)
-
-
-@pytest.mark.parametrize("api_key", [71, 72])
-def test_there_are_no_metrics_of_clients(mainstem_log, api_key):
-    """librdkafka and Java push theirs to whoever lists these APIs."""
-    with RawClient(mainstem_log.bootstrap) as raw:
-        assert api_key not in {each.api_key for each in raw.call(18, 0).api_keys}
-        with pytest.raises(ConnectionError):
-            raw.unknown_version(api_key, 0, answer_version=0)
