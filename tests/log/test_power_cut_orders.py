@@ -1,4 +1,4 @@
-"""A short life of a log directory, the power cut after each of its calls: every state in which the disk may be left then
+"""A short life of a log directory, the power cut after each of its calls: every state in which that may leave the disk
 is tried, where the histories (`history.py`) try some of longer ones.
 """
 
