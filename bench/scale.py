@@ -8,7 +8,8 @@ connections, as members without a generation (https://kafka.apache.org/protocol.
 server's resident memory; a JVM's is its heap's, which grows before it is needed.
 
 Then ours alone: the seconds to end, and from the process's start to the first Metadata answer, with all those
-partitions and with much data, each after a clean end and after SIGKILL while the last records are only in the journal.
+partitions, with much data, and with the offsets of all those groups, each after a clean end and after SIGKILL while
+the last records are only in the journal. The groups' offsets are read before the log answers anybody.
 """
 
 import os
@@ -36,6 +37,7 @@ from bench.servers import (
 )
 
 _OFFSET_COMMIT, _FIND_COORDINATOR = 8, 10
+_OF_EACH_GROUP = 10  # partitions whose offsets it commits, where only the start is measured
 _LOADING = (14, 15, 16)  # the coordinator is not there yet: COORDINATOR_LOAD_IN_PROGRESS and its neighbours
 
 
@@ -43,10 +45,11 @@ def _text(value: str) -> bytes:
     return struct.pack(">h", len(value)) + value.encode()
 
 
-def commit_request(group: str, topic: str, offset: int) -> bytes:
-    """OffsetCommit version 2 of partition 0, by no member, kept as long as the server says."""
-    body = _text(group) + struct.pack(">i", -1) + _text("") + struct.pack(">qi", -1, 1)
-    return framed(_OFFSET_COMMIT, 2, body + _text(topic) + struct.pack(">iiq", 1, 0, offset) + _text(""))
+def commit_request(group: str, topic: str, offset: int, partitions: int = 1) -> bytes:
+    """OffsetCommit version 2 of so many partitions, by no member, kept as long as the server says."""
+    body = _text(group) + struct.pack(">i", -1) + _text("") + struct.pack(">qi", -1, 1) + _text(topic)
+    offsets = b"".join(struct.pack(">iq", number, offset) + _text("") for number in range(partitions))
+    return framed(_OFFSET_COMMIT, 2, body + struct.pack(">i", partitions) + offsets)
 
 
 def measure_partitions(server: Server, options: Any, number: int) -> None:
@@ -81,12 +84,14 @@ def measure_connections(server: Server, count: int) -> None:
         connection.close()
 
 
-def commit(connection: Connection, groups: list[str], topic: str, offset: int, in_flight: int = 10) -> list[int]:
-    """Error codes of the answers, in the groups' order."""
+def commit(
+    connection: Connection, groups: list[str], topic: str, offset: int, partitions: int = 1, in_flight: int = 10
+) -> list[int]:
+    """Error codes of the answers (of the last partition), in the groups' order."""
     codes = []
     for start in range(0, len(groups), in_flight):
         some = groups[start : start + in_flight]
-        connection.send(b"".join(commit_request(group, topic, offset) for group in some))
+        connection.send(b"".join(commit_request(group, topic, offset, partitions) for group in some))
         codes += [struct.unpack(">h", connection.receive()[-2:])[0] for _ in some]
     return codes
 
@@ -151,6 +156,29 @@ def measure_restarts(
     return figures
 
 
+def measure_restarts_with_groups(directory: Path, groups: int, partitions: int) -> dict[str, float]:
+    """As `measure_restarts`, where each group has an offset of each partition."""
+    figures: dict[str, float] = {}
+    what, names = f"{groups * partitions:,} offsets of {groups:,} groups", [f"group-{n}" for n in range(groups)]
+
+    def commit_all(server: Server, names: list[str], offset: int) -> None:
+        connection = Connection(server.bootstrap)
+        assert not any(commit(connection, names, "committed", offset, partitions))
+        connection.close()
+
+    with mainstem_server(directory) as (server, _):
+        create_topic(server, "committed", partitions)
+        commit_all(server, names, 1)
+    with mainstem_server(directory) as (server, took):
+        figures[f"{what}: start after a clean end (s)"] = took
+        commit_all(server, names[: groups // 20], 2)
+        os.kill(server.process_id, signal.SIGKILL)
+    with mainstem_server(directory) as (server, took):
+        figures[f"{what}: start after SIGKILL (s)"] = took
+        figures[f"{what}: memory after it (MB)"] = server.memory_mb()[0]
+    return figures
+
+
 def main() -> None:
     parser = options_of(__doc__)
     parser.add_argument("--partitions", type=int, default=2_000)
@@ -185,6 +213,8 @@ def main() -> None:
             for what, partitions, records, size in cases:
                 with tempfile.TemporaryDirectory(prefix="start-", dir=directory) as place:
                     alone.add_all(measure_restarts(Path(place), what, f"start-{number}", partitions, records, size))
+            with tempfile.TemporaryDirectory(prefix="start-", dir=directory) as place:
+                alone.add_all(measure_restarts_with_groups(Path(place), options.groups, _OF_EACH_GROUP))
         report.say(f"{table([alone])}\n")
     print(f"raw output: {report.path}")
 

@@ -217,6 +217,23 @@ def test_requests_beyond_the_limit_wait_in_the_socket_and_are_answered_later():
         assert offsets == list(range(40))
 
 
+def test_the_limit_of_requests_is_of_one_connection():
+    """Kafka's is of the broker: there, who waits for records takes a place from all."""
+    config = BrokerConfig(port=0, queued_max_requests=1)
+    with mainstem.embedded(broker=config) as log, contextlib.ExitStack() as stack:
+        waiting = [stack.enter_context(RawClient(log.bootstrap)) for _ in range(3)]
+        waiting[0].create_topic("t")
+        partitions = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}]
+        topics = [{"topic": "t", "partitions": partitions}]
+        limits = {"max_wait": 60_000, "min_bytes": 1, "max_bytes": 1 << 20, "session_epoch": -1}
+        for each in waiting:
+            each.send(1, 11, topics=topics, **limits)
+        other = stack.enter_context(RawClient(log.bootstrap))
+        assert other.produce("t", b"v") is Code.none
+        for each in waiting:
+            assert each.receive(1, 11).responses[0].partitions[0].records
+
+
 def test_bytes_beyond_the_limit_wait_in_the_socket_and_are_answered_later():
     config = BrokerConfig(port=0, queued_max_request_bytes=1000)
     with mainstem.embedded(broker=config) as log, RawClient(log.bootstrap) as raw:

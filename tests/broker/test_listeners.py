@@ -135,6 +135,17 @@ def test_real_clients_write_and_read_over_mutual_tls(authority, tmp_path):
         assert [len(line) for line in said.splitlines()] == [100_000, 6]
 
 
+@pytest.mark.timeout(60)
+def test_clients_of_a_certificate_for_localhost_alone_reach_the_log_that_listens_there(authority, tmp_path):
+    """They were sent on to 127.0.0.1, for which it is none."""
+    authority.issue("log", hosts=[x509.DNSName("localhost")])
+    with mainstem.embedded(broker=BrokerConfig(host="localhost", **tls(authority))) as log:
+        assert log.bootstrap.startswith("localhost:")
+        producer = Producer({"bootstrap.servers": log.bootstrap, **of_client(authority)})
+        producer.produce("t", b"x")
+        assert producer.flush(30) == 0
+
+
 async def asked(broker, context):
     client = Client(*await asyncio.open_connection(broker.host, broker.port, ssl=context))
     try:

@@ -234,6 +234,18 @@ def test_g7_reconciliation_step_by_step(group):
     assert group.describe().group_state == "Stable"
 
 
+def test_g7_a_list_without_partitions_shows_them_gone_and_no_list_shows_nothing(group):
+    group.beat("a")
+    group.beat("b")
+    for _ in range(2):
+        assert told(group.beat("a", 2)) == (OK, 2), "it has them still"
+        assert group.beat("b", 3).assignment is None
+    a = group.beat("a", 2, has=())
+    assert (told(a), len(group.has(a))) == ((OK, 3), 2)
+    b = group.beat("b", 3)
+    assert group.has(b) == sorted({0, 1, 2, 3} - set(group.has(a)))
+
+
 def test_a_lost_answer_is_asked_for_with_the_epoch_before(group):
     group.beat("a")
     group.beat("b")

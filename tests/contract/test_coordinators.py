@@ -594,6 +594,35 @@ def test_two_members_rebalance(raw, name):
         assert joined(join(other, name, member=second)) == (OK, generation + 1, False, 0), "nothing has changed"
 
 
+def test_g8_a_member_that_exceeds_its_poll_interval_costs_one_rebalance_and_one_when_it_is_back(raw, name):
+    """It leaves, as clients do whose program does not poll; Nisshi sent those that stayed through one more."""
+    first, generation = lead(raw, name)
+
+    def rebalanced(members: int) -> int:
+        """The one that stays joins once, and is left in peace then."""
+        wait_for(lambda: beat(raw, name, generation, first) is Code.rebalance_in_progress)
+        answer = join(raw, name, member=first)
+        assert joined(answer) == (OK, generation + 1, True, members)
+        everybody = [(each.member_id, b"a") for each in answer.members]
+        assert sync(raw, name, generation + 1, first, assignments=everybody).error_code == OK
+        for _ in range(20):
+            assert beat(raw, name, generation + 1, first) is OK
+            time.sleep(0.01)
+        return generation + 1
+
+    with raw.another() as other:
+        for _ in range(2):
+            second = join(other, name).member_id
+            assert beat(raw, name, generation, first) is OK, "nobody has joined yet"
+            other.send(11, 9, **join_fields(name, version=9, member=second))
+            generation = rebalanced(2)
+            assert joined(other.receive(11, 9)) == (OK, generation, False, 0)
+            assert sync(other, name, generation, second).assignment == b"a"
+            left = other.call(13, 3, group_id=name, members=[{"member_id": second}])
+            assert left.members[0].error_code == OK
+            generation = rebalanced(1)
+
+
 def test_a_follower_with_new_metadata_makes_everybody_join(raw, name):
     first, generation = lead(raw, name)
     with raw.another() as other:

@@ -51,7 +51,10 @@ def test_nothing_goes_that_is_not_durable():
 
 
 def test_records_without_a_timestamp_stay():
-    assert expired_before(segments((10, 100, -1)), 0, 10, TopicConfig(retention_ms=1), NOW) == 0
+    """By their age, which nobody knows; by their size they go like any."""
+    made = segments((10, 100, -1), (10, 100, -1))
+    assert expired_before(made, 0, 20, TopicConfig(retention_ms=1), NOW) == 0
+    assert expired_before(made, 0, 20, TopicConfig(retention_ms=1, retention_bytes=100), NOW) == 10
 
 
 shapes = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 99), st.integers(0, NOW)), min_size=1, max_size=6)

@@ -8,6 +8,7 @@ authority.file                                       # tmp_path/ca.pem
 
 import datetime
 import ipaddress
+from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography import x509
@@ -40,6 +41,9 @@ def named(common_name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, common_name)])
 
 
+_HERE = (x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost"))
+
+
 class Authority:
     """Signs certificates; everything is a PEM file in `directory`."""
 
@@ -47,14 +51,17 @@ class Authority:
         self.directory = directory
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._subject = named(f"authority {name}")
-        certificate = self._signed(self._subject, self._key.public_key(), authority=True)
+        certificate = self._signed(self._subject, self._key.public_key(), _HERE, authority=True)
         self.file = directory / f"{name}.pem"
         self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, name: str, *, subject: x509.Name | None = None) -> tuple[Path, Path]:
-        """The files of a new certificate for 127.0.0.1 and localhost, and of its key."""
+    def issue(
+        self, name: str, *, subject: x509.Name | None = None, hosts: Sequence[x509.GeneralName] = _HERE
+    ) -> tuple[Path, Path]:
+        """The files of a new certificate for `hosts` (127.0.0.1 and localhost), and of its key."""
         key = ec.generate_private_key(ec.SECP256R1())
-        certificate = self._signed(named(name) if subject is None else subject, key.public_key(), authority=False)
+        subject = named(name) if subject is None else subject
+        certificate = self._signed(subject, key.public_key(), hosts, authority=False)
         pem, key_file = self.directory / f"{name}.pem", self.directory / f"{name}.key"
         encoding, plain = serialization.Encoding.PEM, serialization.NoEncryption()
         pem.write_bytes(certificate.public_bytes(encoding))
@@ -62,10 +69,14 @@ class Authority:
         return pem, key_file
 
     def _signed(
-        self, subject: x509.Name, public_key: ec.EllipticCurvePublicKey, *, authority: bool
+        self,
+        subject: x509.Name,
+        public_key: ec.EllipticCurvePublicKey,
+        hosts: Sequence[x509.GeneralName],
+        *,
+        authority: bool,
     ) -> x509.Certificate:
         now = datetime.datetime.now(datetime.UTC)
-        here = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
         return (
             x509.CertificateBuilder()
             .subject_name(subject)
@@ -74,7 +85,7 @@ class Authority:
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - datetime.timedelta(days=1))
             .not_valid_after(now + datetime.timedelta(days=2))
-            .add_extension(x509.SubjectAlternativeName(here), critical=False)
+            .add_extension(x509.SubjectAlternativeName(hosts), critical=False)
             .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
             .sign(self._key, hashes.SHA256())
         )

@@ -36,6 +36,13 @@ MOST_HANDSHAKES: Final = 256
 log = get_logger()
 
 
+def _host_to_tell(config: ListenerConfig) -> str:
+    """Of a listener on one address. A client may try ::1 first where it is told `localhost`, and wait for it; but a
+    certificate may be for that name alone.
+    """
+    return "127.0.0.1" if config.host == "localhost" and not config.tls else config.host
+
+
 class Listener:
     """One listening address, and the address that its clients are told."""
 
@@ -76,7 +83,7 @@ class Listener:
                     break
                 raise _cannot_listen(self.name, host, port, error) from None
         anywhere = config.host in ("", "0.0.0.0", "::")  # noqa: S104 it is asked for, not our default
-        self.host = config.advertised_host or (socket.gethostname() if anywhere else hosts[0])
+        self.host = config.advertised_host or (socket.gethostname() if anywhere else _host_to_tell(config))
         self.port = config.advertised_port or port
         if config.tls:
             from mainstem.broker.security.tls import RenewedContext

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from mainstem.broker.placement import Unread, place_of
+from mainstem.broker.placement import place_of
 from mainstem.core import MainstemError, TopicPartition
 from mainstem.core.logging import get_logger
 from mainstem.log import AppendResult, PartitionLog
@@ -23,8 +23,8 @@ class StateTopic:
     ) -> None:
         """`unavailable` makes the error that whoever asks for a name is told, of the name and the reason."""
         self.logs = list(logs)
-        self.unread = Unread(len(self.logs))
-        """Partitions that the start found damaged: what belongs to their names is not known."""
+        self._unread: dict[int, StorageError] = {}
+        """Why, by partition that the start found damaged: what belongs to its names is not known."""
         self._unavailable = unavailable
         self._loop = asyncio.get_running_loop()
 
@@ -39,11 +39,11 @@ class StateTopic:
     @property
     def knows_all(self) -> bool:
         """False where names may be missing: what belongs to some could not be read."""
-        return not self.unread
+        return not self._unread
 
     def is_read(self, name: str) -> bool:
         """False where what belongs to the name could not be read."""
-        return self.unread.reason(name) is None
+        return not self._unread or self.number(name) not in self._unread
 
     def check_read(self, name: str) -> None:
         """Raise where what belongs to the name could not be read: that there is nothing would be a lie.
@@ -52,11 +52,11 @@ class StateTopic:
             MainstemError: `unavailable`; its partition is damaged. It waits for the repair, and the start after that;
                 names of other partitions do not.
         """
-        if (error := self.unread.reason(name)) is not None:
-            raise self._unavailable(name, error)
+        if not self.is_read(name):
+            raise self._unavailable(name, self._unread[self.number(name)])
 
     async def read(self, read: Callable[[PartitionLog], Awaitable[T]], *, event: str) -> dict[int, T]:
-        """What is found in each partition; one that is damaged is left out, noted as `unread`, and said as `event`.
+        """What is found in each partition; one that is damaged is left out, noted, and said as `event`.
 
         Raises:
             StorageError: the machine is short of something.
@@ -68,7 +68,7 @@ class StateTopic:
             except StorageError as error:
                 if partition_log.error is None:  # no damage
                     raise
-                self.unread.errors[number] = error
+                self._unread[number] = error
                 facts = {"partition": str(partition_log.topic_partition), "hint": error.hint}
                 log.error(event, **facts, error=str(error))  # noqa: TRY400 - damage is told in one line
         return found

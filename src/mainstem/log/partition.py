@@ -170,6 +170,11 @@ class PartitionLog:
         """Of all batches, those that are not durable yet too."""
         return self.segments.size_bytes
 
+    def estimated_bytes(self, count: int) -> int:
+        """About what so many offsets take, by the mean of all; 1 at least."""
+        offsets = max(self.log_end_offset - self.log_start_offset, 1)
+        return max(count * self.size_bytes // offsets, 1)
+
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """Where leader epoch `epoch` ended: (the epoch found, its end offset); (-1, -1) for one not known here."""
         if epoch == self.leader_epoch:  # known before anything is appended in it, as in Kafka

@@ -1,4 +1,5 @@
 import contextlib
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -150,3 +151,26 @@ def test_random_bytes_raise_only_corrupt_data(data):
     for decode in (decode_key, decode_offset, decode_group):
         with contextlib.suppress(CorruptCoordinatorRecord):
             decode(data)
+
+
+def _outcome(decode, data):
+    try:
+        return decode(data)
+    except CorruptCoordinatorRecord as error:
+        return str(error)
+
+
+@given(
+    st.builds(OffsetKey, names, names, int32).map(encode_key)
+    | st.builds(OffsetValue, int64, int32, names, int64).map(encode_offset),
+    st.integers(0, 120),
+    st.integers(0, 120),
+    st.binary(max_size=4),
+)
+def test_the_quick_way_finds_what_the_careful_one_does(data, start, length, instead):
+    """Also of what is damaged, cut or longer."""
+    for changed in (data, data[:start] + instead + data[start + length :]):
+        for decode, quick in ((decode_key, "_usual_offset_key"), (decode_offset, "_usual_offset")):
+            found = _outcome(decode, changed)
+            with mock.patch(f"mainstem.broker.groups.records.{quick}", return_value=None):
+                assert found == _outcome(decode, changed)

@@ -90,6 +90,26 @@ def test_pending_offsets_survive_a_crash_and_end_with_their_transaction(tmp_path
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("whole", [False, True], ids=["offset", "group"])
+def test_an_offset_that_is_deleted_while_a_transaction_holds_it_does_not_come_back(tmp_path, clock, whole):
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        await a_topic(broker)
+        producer = await broker.transactions.initialize("t", 60_000)
+        await broker.transactions.add_partitions("t", producer, {broker.groups.storage.partition_for("g")})
+        fields = (producer.producer_id, producer.producer_epoch)
+        await broker.groups.commit_transactional("g", Commit(transactional=True), *fields, {P: OffsetValue(5)})
+        await (broker.groups.delete_group("g") if whole else broker.groups.delete_offsets("g", [P]))
+        broker = await crashed(broker, tmp_path / "b", clock)
+        await broker.transactions.end("t", producer, commit=True, version=1)
+        assert broker.groups.offsets.get("g", P) is None
+        broker = await crashed(broker, tmp_path / "c", clock)
+        assert broker.groups.offsets.get("g", P) is None
+        await stop(broker)
+
+    asyncio.run(story())
+
+
 def test_commits_of_one_producer_go_on_over_epochs_and_transactions(tmp_path, clock):
     """The log checks the sequences of every transactional batch, and so ours must have them."""
 

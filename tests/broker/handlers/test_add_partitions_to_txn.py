@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from mainstem.wire.errors import Code
-from tests.support.raw import codes_of, producer_of
+from tests.support.raw import RawClient, codes_of, producer_of
 
 
 def fields(name, producer, topic, *partitions):
@@ -37,3 +37,9 @@ def test_one_that_does_not_exist_spoils_all(raw, topic):
     assert codes == {0: Code.operation_not_attempted, 5: Code.unknown_topic_or_partition}
     (state,) = raw.call(65, 0, transactional_ids=[name + "x"]).transaction_states
     assert state.error_code is Code.transactional_id_not_found
+
+
+def test_the_versions_that_brokers_ask_each_other_in_end_the_connection(mainstem_log):
+    for version in (4, 5):
+        with RawClient(mainstem_log.bootstrap) as raw, pytest.raises(ConnectionError):
+            raw.unknown_version(24, version, answer_version=3)

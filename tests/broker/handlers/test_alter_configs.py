@@ -39,3 +39,19 @@ def test_what_is_refused(raw, topic):
     assert alter(raw, "no-such-topic", {}).error_code is Code.unknown_topic_or_partition
     assert alter(raw, "77", {}, kind=4).error_code is Code.invalid_request
     assert alter(raw, "1", {}, kind=8).error_code is Code.invalid_request
+
+
+def test_a_topic_that_is_named_twice_is_taken_as_it_is_named_last(raw, topic):
+    asked = [
+        {"resource_type": 2, "resource_name": topic, "configs": [{"name": "retention.ms", "value": value}]}
+        for value in ("5", "7")
+    ]
+    answer = raw.call(33, 2, resources=asked)
+    assert [each.error_code for each in answer.responses] == [Code.none, Code.none]
+    assert settings(raw, topic) == {"retention.ms": "7"}
+
+
+def test_a_null_value_means_the_default(raw, topic):
+    alter(raw, topic, {"retention.ms": "5"})
+    assert alter(raw, topic, {"retention.ms": None, "segment.bytes": "1000"}).error_code is Code.none
+    assert settings(raw, topic) == {"segment.bytes": "1000"}  # Kafka takes no less than a megabyte

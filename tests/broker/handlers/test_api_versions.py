@@ -58,3 +58,10 @@ def test_g4_produce_is_advertised_from_version_0_though_it_is_served_from_3(main
         assert (listed[0].min_version, listed[0].max_version) == (0, 13)
         with pytest.raises(ConnectionError):
             raw.unknown_version(0, 2, answer_version=3)
+
+
+def test_no_metadata_version_is_finalized(raw):
+    """It is that of the records of a quorum; where it is missing, clients ask each API for its versions."""
+    answer = raw.call(18, 4, client_software_name="a", client_software_version="1")
+    assert "metadata.version" not in {each.name for each in answer.finalized_features}
+    assert "metadata.version" not in features(answer)

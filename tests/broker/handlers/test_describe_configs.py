@@ -5,6 +5,7 @@ import pytest
 from mainstem.broker.dynamic_settings import TOPIC_DEFAULTS, WITHOUT_EFFECT
 from mainstem.log import TopicConfig
 from mainstem.wire.errors import Code
+from tests.support.repository import ROOT
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 
@@ -46,6 +47,31 @@ def test_synonyms_when_asked_for(raw, topic):
     assert plain.synonyms == ()
     (full,) = describe(raw, TOPIC, topic, ["retention.bytes"], include_synonyms=True).configs
     assert [(each.name, each.value, each.source) for each in full.synonyms] == [("log.retention.bytes", "-1", 5)]
+
+
+def test_what_a_setting_is_for_is_told_in_the_words_of_the_page_of_settings(raw, topic):
+    page = (ROOT / "docs" / "settings.md").read_text()
+    found = describe(raw, TOPIC, topic, include_documentation=True).configs
+    missing = [each.name for each in found if f"| {each.documentation} |" not in page]
+    assert missing == []
+
+
+def test_not_all_of_kafkas_names_are_told_of_the_broker(raw):
+    found = {each.name for each in describe(raw, BROKER, "1").configs}
+    assert {"node.id", "advertised.listeners", "num.partitions"} <= found
+    assert not [name for name in found if name in ("log.dirs", "process.roles") or name.startswith("ssl.")]
+
+
+def test_settings_of_streams_groups_are_these_and_none_names_an_assignor(raw):
+    found = {each.name: each.value for each in describe(raw, GROUP, "g").configs if each.name.startswith("streams.")}
+    assert found.keys() == {
+        "streams.assignment.interval.ms",
+        "streams.heartbeat.interval.ms",
+        "streams.initial.rebalance.delay.ms",
+        "streams.num.standby.replicas",
+        "streams.session.timeout.ms",
+    }
+    assert (found["streams.initial.rebalance.delay.ms"], found["streams.assignment.interval.ms"]) == ("0", "0")
 
 
 @pytest.mark.parametrize("version", [3, 4])

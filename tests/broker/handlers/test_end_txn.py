@@ -5,12 +5,21 @@ import uuid
 import pytest
 
 from mainstem.wire.errors import Code
-from tests.support.raw import producer_of
+from tests.support.raw import RawClient, producer_of
+
+
+def test_g8_end_txn_is_offered_in_its_range_and_ends_the_connection_beyond(mainstem_log):
+    """Transactions of version 2 need version 5 of it, those of version 1 what comes before; there is no version 6."""
+    with RawClient(mainstem_log.bootstrap) as raw:
+        (offered,) = [each for each in raw.call(18, 0).api_keys if each.api_key == 26]
+        assert (offered.min_version, offered.max_version) == (0, 5)
+        with pytest.raises(ConnectionError):
+            raw.unknown_version(26, 6, answer_version=5)
 
 
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("version", range(6))
-def test_every_version(raw, topic, version, commit):
+def test_g8_end_txn_ends_it_in_every_version_of_its_range(raw, topic, version, commit):
     name = uuid.uuid4().hex
     producer = producer_of(raw.init(name))
     assert raw.add(name, producer, topic, 0) is Code.none

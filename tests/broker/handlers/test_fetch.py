@@ -175,6 +175,14 @@ def test_g5_aborted_transactions_are_listed_for_readers_of_committed_records_onl
     assert fetch(raw, topic).aborted_transactions is None
 
 
+def test_a_rack_leads_to_no_other_replica(raw, topic):
+    append(raw, topic, b"a")
+    for rack in ("", "elsewhere"):
+        found = fetch(raw, topic, rack_id=rack)
+        assert found.records
+        assert found.preferred_read_replica == -1
+
+
 def test_a_wait_ends_when_its_time_is_up(raw, topic):
     start = time.monotonic()
     assert fetch(raw, topic, max_wait=200).records == b""

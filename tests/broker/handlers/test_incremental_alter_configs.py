@@ -54,6 +54,39 @@ def test_what_is_refused(raw, topic):
     assert setting(raw, topic, "retention.ms") == "604800000"
 
 
+@pytest.mark.parametrize(("kind", "name"), [(8, "1"), (16, "subscription")])
+def test_loggers_and_metrics_of_clients_have_nothing_to_set(raw, kind, name):
+    for only in (True, False):
+        refused = alter(raw, name, ("interval.ms", SET, "5"), kind=kind, validate_only=only)
+        assert refused.error_code is Code.invalid_request
+
+
+WITHOUT_EFFECT = {
+    "unclean.leader.election.enable": "true",
+    "remote.storage.enable": "true",
+    "remote.log.copy.disable": "true",
+    "remote.log.delete.on.disable": "true",
+    "local.retention.bytes": "5",
+    "local.retention.ms": "5",
+    "leader.replication.throttled.replicas": "0:1",
+    "follower.replication.throttled.replicas": "0:1",
+    "preallocate": "true",
+    "compression.gzip.level": "1",
+    "compression.lz4.level": "1",
+    "compression.zstd.level": "1",
+    "file.delete.delay.ms": "5",
+    "segment.jitter.ms": "5",
+    "segment.index.bytes": "2048",
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_EFFECT)
+def test_what_has_no_effect_on_a_topic_is_kept_and_shown(raw, topic, name):
+    assert alter(raw, topic, (name, SET, WITHOUT_EFFECT[name])).error_code is Code.none
+    assert setting(raw, topic, name) == WITHOUT_EFFECT[name]
+    assert raw.produce(topic, b"v") is Code.none
+
+
 def test_a_dry_run_changes_nothing(raw, topic):
     assert alter(raw, topic, ("retention.ms", SET, "5"), validate_only=True).error_code is Code.none
     assert setting(raw, topic, "retention.ms") == "604800000"

@@ -4,7 +4,9 @@ import uuid
 
 import pytest
 
+import mainstem
 from mainstem.wire.errors import Code
+from tests.support.raw import RawClient
 
 
 @pytest.mark.parametrize("version", range(14))
@@ -47,6 +49,21 @@ def test_a_missing_topic_is_created_where_the_client_allows_it(raw):
     created = raw.call(3, 9, topics=[{"name": name}], allow_auto_topic_creation=True)
     assert created.topics[0].error_code is Code.none
     assert len(created.topics[0].partitions) == 1
+
+
+def test_where_no_topics_are_made_by_asking_there_are_none():
+    with mainstem.embedded(broker={"auto_create_topics_enable": False}) as log, RawClient(log.bootstrap) as raw:
+        for _ in range(2):
+            (answer,) = raw.call(3, 9, topics=[{"name": "t"}], allow_auto_topic_creation=True).topics
+            assert answer.error_code is Code.unknown_topic_or_partition
+
+
+def test_a_topic_in_which_state_is_kept_is_not_made_by_asking():
+    """With the settings of any topic it would lose what is older than a week."""
+    with mainstem.embedded() as log, RawClient(log.bootstrap) as raw:
+        for name in ("_schemas", "__mainstem.sources", "__mainstem.new", "__share_group_state") * 2:
+            (answer,) = raw.call(3, 9, topics=[{"name": name}], allow_auto_topic_creation=True).topics
+            assert (answer.name, answer.error_code) == (name, Code.unknown_topic_or_partition)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "..", "x" * 250])

@@ -205,6 +205,51 @@ def test_records_far_from_the_clock_are_named(raw, topic):
     assert f"timestamp {times[1]}" in refused.record_errors[0].batch_index_error_message
 
 
+def test_timestamps_of_another_unit_are_refused_whatever_the_topic_allows(raw, topic):
+    most = {f"message.timestamp.{which}.max.ms": str(2**63 - 1) for which in ("before", "after")}
+    changes = [{"name": name, "config_operation": 0, "value": value} for name, value in most.items()]
+    raw.call(44, 0, resources=[{"resource_type": 2, "resource_name": topic, "configs": changes}])
+    latest = (2**63 - 1) // 1000
+    for time_ms, code in (
+        (latest, Code.none),
+        (latest + 1, Code.invalid_timestamp),
+        (-latest - 1, Code.invalid_timestamp),
+    ):
+        assert produce(raw, topic, build_batch([Record(0, time_ms, b"k", b"v")])).error_code is code
+
+
+def test_replicas_in_sync_that_there_are_not_hold_up_no_record(raw, topic):
+    name = "min.insync.replicas"
+    asked = {
+        "resource_type": 2,
+        "resource_name": topic,
+        "configs": [{"name": name, "config_operation": 0, "value": "3"}],
+    }
+    raw.call(44, 0, resources=[asked])
+    shown = {"resource_type": 2, "resource_name": topic, "configuration_keys": [name]}
+    assert [each.value for each in raw.call(32, 4, resources=[shown]).results[0].configs] == ["3"]
+    assert produce(raw, topic, batch(b"a"), acks=-1).error_code is Code.none
+
+
+def test_what_is_answered_is_in_its_file_whatever_the_topic_says(raw, topic, mainstem_log):
+    """The least that a topic may ask for: no record is in memory only."""
+    least = {"flush.messages": str(2**63 - 1), "flush.ms": str(2**63 - 1)}
+    changes = [{"name": name, "config_operation": 0, "value": value} for name, value in least.items()]
+    raw.call(44, 0, resources=[{"resource_type": 2, "resource_name": topic, "configs": changes}])
+    for value in (b"the first", b"the second"):
+        assert produce(raw, topic, batch(value)).error_code is Code.none
+        assert value in (mainstem_log.data / f"{topic}-0" / "00000000000000000000.log").read_bytes()
+
+
+def test_several_batches_of_one_partition_lie_behind_each_other(raw, topic):
+    """Kafka takes one."""
+    produce(raw, topic, batch(b"before"))
+    sent = batch(b"a", b"b") + batch(b"c", compression="lz4") + batch(b"d")
+    taken = produce(raw, topic, sent)
+    assert (taken.error_code, taken.base_offset) == (Code.none, 1)
+    assert produce(raw, topic, batch(b"after")).base_offset == 5
+
+
 def test_g11_only_base_offset_and_leader_epoch_of_a_batch_change(raw, topic):
     produce(raw, topic, batch(b"first"))
     sent = batch(b"x", compression="zstd")
@@ -227,6 +272,7 @@ def test_g11_log_append_time_is_written_into_the_batch_with_a_new_crc(raw, topic
 @pytest.mark.parametrize(
     ("damage", "code"),
     [
+        (lambda b: b[:16] + b"\x00" + b[17:], Code.corrupt_message),  # magic 0
         (lambda b: b[:16] + b"\x01" + b[17:], Code.corrupt_message),  # magic 1
         (lambda b: b[:-1] + bytes([b[-1] ^ 1]), Code.corrupt_message),  # one bit of the records
         (lambda b: b[:-3], Code.corrupt_message),  # cut short

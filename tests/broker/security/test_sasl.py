@@ -329,3 +329,22 @@ def test_a_plain_message_that_is_none(log, bad):
     with RawClient(log.bootstrap) as raw:
         raw.call(17, 1, mechanism="PLAIN")
         assert raw.call(36, 0, auth_bytes=bad).error_code is Code.sasl_authentication_failed
+
+
+DELEGATION_TOKENS = {
+    38: {"renewers": [], "max_lifetime": -1},
+    39: {"hmac": b"x", "renew_period": 1},
+    40: {"hmac": b"x", "expiry_time_period": 1},
+    41: {"owners": None},
+}
+
+
+@pytest.mark.parametrize("api_key", DELEGATION_TOKENS)
+def test_there_are_no_delegation_tokens(log, mainstem_log, api_key):
+    """Who is known is told that there are none; who is not, that it may not ask."""
+    version, fields = load_handlers()[api_key].max_version, DELEGATION_TOKENS[api_key]
+    with RawClient(log.bootstrap) as raw:
+        log_in(raw)
+        assert raw.call(api_key, version, **fields).error_code is Code.delegation_token_auth_disabled
+    with RawClient(mainstem_log.bootstrap) as raw:
+        assert raw.call(api_key, version, **fields).error_code is Code.delegation_token_request_not_allowed

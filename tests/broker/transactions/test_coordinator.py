@@ -242,6 +242,24 @@ def test_requests_during_the_end_of_a_transaction_wait_for_it(tmp_path, clock):
     asyncio.run(story())
 
 
+def test_who_takes_a_transactional_id_over_waits_for_the_end_of_its_transaction(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            await a_topic(broker)
+            transactions = broker.transactions
+            producer = await transactions.initialize("t", 60_000)
+            await transactions.add_partitions("t", producer, {A})
+            async with asyncio.TaskGroup() as group:
+                ended = group.create_task(transactions.end("t", producer, commit=True, version=1))
+                await asyncio.sleep(0)
+                assert transactions.describe("t").state in PREPARED
+                taken = group.create_task(transactions.initialize("t", 60_000))
+            assert ended.result() == producer
+            assert taken.result() == Producer(producer.producer_id, producer.producer_epoch + 1)
+
+    asyncio.run(story())
+
+
 def test_an_implicit_add_during_the_end_is_to_be_asked_again(tmp_path, clock):
     async def story():
         async with running(tmp_path, clock) as broker:

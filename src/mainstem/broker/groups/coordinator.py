@@ -414,7 +414,7 @@ class GroupCoordinator:
             self.classic.restore(key.group, decode_group(value))
         elif isinstance(key, OffsetKey):
             partition = TopicPartition(key.topic, key.partition)
-            self.offsets.put(key.group, partition, decode_offset(value), self.storage.rank(key.group, stored))
+            self.offsets.put(key.group, partition, decode_offset(value), stored[1])
         elif isinstance(key, share.Key):
             shared.append((key, share.decode_value(key, value)))
         elif isinstance(key, streams.Key):
@@ -424,7 +424,7 @@ class GroupCoordinator:
 
     def _restore_pending(self, undecided: Undecided, latest: Mapping[bytes, Stored]) -> None:
         for data, stored in undecided.records.items():
-            value = stored[0]
+            value, offset, _ = stored
             try:
                 key = decode_key(data)
                 if value is None or not isinstance(key, OffsetKey):
@@ -433,10 +433,11 @@ class GroupCoordinator:
             except CorruptData as error:
                 _leave_out(stored, error)
                 continue
-            group_id, partition = key.group, TopicPartition(key.topic, key.partition)
-            if self.storage.is_read(group_id) and self.storage.leave(group_id, data, stored, latest.get(data)):
-                rank = self.storage.rank(group_id, stored)
-                self.offsets.put_pending(undecided.number, undecided.producer_id, group_id, partition, committed, rank)
+            newer, newer_at, _ = latest.get(data, stored)
+            if newer is None and newer_at > offset:  # it was deleted meanwhile
+                continue
+            partition = TopicPartition(key.topic, key.partition)
+            self.offsets.put_pending(undecided.number, undecided.producer_id, key.group, partition, committed, offset)
 
 
 def _leave_out(stored: Stored, error: CorruptData) -> None:

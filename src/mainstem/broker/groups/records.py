@@ -24,6 +24,7 @@ https://github.com/apache/kafka/tree/trunk/group-coordinator/src/main/resources/
 """
 
 from struct import Struct
+from struct import error as StructError
 from typing import Final, TypeAlias
 
 import msgspec
@@ -134,6 +135,8 @@ def decode_key(data: bytes) -> Key | None:
     Raises:
         CorruptCoordinatorRecord: the key is cut short.
     """
+    if (usual := _usual_offset_key(data)) is not None:
+        return usual
     reader = Reader(data)
     version = reader.int16()
     if version in (0, 1):
@@ -159,6 +162,8 @@ def decode_offset(data: bytes) -> OffsetValue:
     Raises:
         CorruptCoordinatorRecord: an unknown version, or cut short.
     """
+    if (usual := _usual_offset(data)) is not None:
+        return usual
     reader = Reader(data)
     version = _value_version(reader)
     offset = reader.int64()
@@ -168,6 +173,37 @@ def decode_offset(data: bytes) -> OffsetValue:
     expires_ms = reader.int64() if version == 1 else -1
     reader.tags()
     return OffsetValue(offset, leader_epoch, metadata, committed_ms, expires_ms)
+
+
+def _usual_offset_key(data: bytes) -> OffsetKey | None:
+    """As `encode_key` writes it; None: it has to be looked at with care.
+
+    A start reads one for each offset there is, and field by field that takes three times as long.
+    """
+    try:
+        version, length = _KEY.unpack_from(data)
+        group_end = _KEY.size + length
+        (topic_length,) = _LENGTH.unpack_from(data, group_end)
+        topic_end = group_end + _LENGTH.size + topic_length
+        if version != 1 or length < 0 or topic_length < 0 or len(data) != topic_end + _PARTITION.size:
+            return None
+        group, topic = data[_KEY.size : group_end].decode(), data[group_end + _LENGTH.size : topic_end].decode()
+        return OffsetKey(group, topic, _PARTITION.unpack_from(data, topic_end)[0])
+    except (StructError, UnicodeDecodeError):
+        return None
+
+
+def _usual_offset(data: bytes) -> OffsetValue | None:
+    """As `encode_offset` writes it in version 3; None: as above."""
+    try:
+        version, offset, leader_epoch, length = _VERSION_3.unpack_from(data)
+        end = _VERSION_3.size + length
+        if version != 3 or length < 0 or len(data) != end + _TIME.size:
+            return None
+        metadata = data[_VERSION_3.size : end].decode() if length else ""
+        return OffsetValue(offset, leader_epoch, metadata, _TIME.unpack_from(data, end)[0])
+    except (StructError, UnicodeDecodeError):
+        return None
 
 
 def encode_group(value: GroupValue) -> bytes:

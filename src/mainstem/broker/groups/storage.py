@@ -14,11 +14,10 @@ import msgspec
 from mainstem.broker.groups.errors import CoordinatorUnavailable, NameTooLong, RecordTooLarge
 from mainstem.broker.groups.membership import Entry
 from mainstem.broker.groups.records import KEY_VERSIONS, encode_key, encode_value
-from mainstem.broker.placement import Stored, put_in_place
+from mainstem.broker.placement import Stored, drop_misplaced, placing
 from mainstem.broker.replay import replay
 from mainstem.broker.state_topic import StateTopic
 from mainstem.core import Clock
-from mainstem.core.logging import get_logger
 from mainstem.log import BatchTooLarge, PartitionLog
 from mainstem.records import Record, build_batch
 from mainstem.records.batch import MAX_SEQUENCE
@@ -29,11 +28,6 @@ OFFSETS_CONFIG: Final = {
     "segment.bytes": "4194304",  # all but the last are compacted, so this is what a start reads at most in vain
     "max.message.bytes": "16777216",  # a group's record holds every member's subscription and assignment
 }
-
-_OFFSETS: Final = 2**63
-"""More than there can be."""
-
-log = get_logger()
 
 
 class Undecided(msgspec.Struct, frozen=True):
@@ -52,8 +46,6 @@ class GroupStorage(StateTopic):
     def __init__(self, logs: Sequence[PartitionLog], clock: Clock) -> None:
         super().__init__(logs, CoordinatorUnavailable)
         self._clock = clock
-        self._left: dict[bytes, int] = {}
-        """Keys of committed offsets, and the partition where an open transaction held them back from being moved."""
 
     def store(
         self,
@@ -87,14 +79,11 @@ class GroupStorage(StateTopic):
             transactional=producer_id >= 0,
         )
         try:
-            stored = self.append(group_id, batch)
+            return self.append(group_id, batch)
         except CoordinatorUnavailable as error:
             return self._refused(error)
         except BatchTooLarge as error:
             return self._refused(RecordTooLarge(group_id, error))
-        if self._left:
-            stored.add_done_callback(lambda future: self._delete_left(group_id, records, future))
-        return stored
 
     def _next_sequence(self, group_id: str, producer_id: int, producer_epoch: int) -> int:
         """The log checks sequences of every producer, so commits inside a transaction have them too.
@@ -116,65 +105,20 @@ class GroupStorage(StateTopic):
     async def find(self) -> tuple[dict[bytes, Stored], list[Undecided]]:
         """The last record of each key, and those in transactions that are open.
 
-        What lies elsewhere than where it belongs is moved (`placement`); what is undecided stays where it is.
+        What belongs to another partition than it lies in is left out (`placement`).
 
         Raises:
             StorageError: the machine is short of something.
         """
         read = await self.read(read_partition, event="groups_not_read")
-        undecided = [
-            Undecided(number, producer_id, records)
-            for number, (_, pending) in read.items()
-            for producer_id, records in pending.items()
-        ]
-        latest = await put_in_place(
-            self.logs,
-            {number: own for number, (own, _) in read.items()},
-            self.unread,
-            KEY_VERSIONS,
-            self._clock.now_ms(),
-            left={key for each in undecided for key in each.records},
-        )
+        place = placing(len(self.logs), KEY_VERSIONS)
+        latest: dict[bytes, Stored] = {}
+        undecided: list[Undecided] = []
+        for number, (own, pending) in read.items():
+            drop_misplaced(self.logs[number].topic_partition, place, own, *pending.values())
+            latest |= own
+            undecided += [Undecided(number, producer_id, records) for producer_id, records in pending.items()]
         return latest, undecided
-
-    def leave(self, group_id: str, key: bytes, stored: Stored, latest: Stored | None) -> bool:
-        """Note an undecided record of the group, and the `latest` one of its key; false: it was deleted meanwhile."""
-        _, offset, where = stored
-        if where != self.partition_for(group_id):
-            self._left[key] = where.partition
-        if latest is None:
-            return True
-        replaced, replaced_at, place = latest
-        if replaced is None and (place != where or replaced_at > offset):  # a tombstone came after it
-            self._delete(group_id, key)
-            return False
-        return True
-
-    def rank(self, group_id: str, stored: Stored) -> int:
-        """The offset of a record, by which the later of two counts; one that lies elsewhere is older than all that do
-        not.
-        """
-        return stored[1] if stored[2] == self.partition_for(group_id) else stored[1] - _OFFSETS
-
-    def _delete_left(self, group_id: str, records: Sequence[Record], stored: "asyncio.Future[int]") -> None:
-        """What is deleted where it belongs is deleted where it was left, too: it would be back at the first start after
-        compaction has taken the tombstone. A start that finds that one still there does the same.
-        """
-        if not stored.cancelled() and stored.exception() is None:
-            for record in records:
-                if record.value is None:
-                    self._delete(group_id, record.key or b"")
-
-    def _delete(self, group_id: str, key: bytes) -> None:
-        number = self._left.pop(key, None)
-        if number is None:
-            return
-        try:
-            deleted = self.append(group_id, build_batch([Record(0, self._clock.now_ms(), key, None)]), number=number)
-        except CoordinatorUnavailable as error:
-            log.warning("offset_left_elsewhere", partition=number, reason=str(error))
-        else:
-            deleted.add_done_callback(_note_failure)
 
 
 async def read_partition(partition_log: PartitionLog) -> tuple[dict[bytes, Stored], dict[int, dict[bytes, Stored]]]:
@@ -201,8 +145,3 @@ def _keep_later(latest: dict[bytes, Stored], ended: Mapping[bytes, Stored]) -> N
     for key, stored in ended.items():
         if key not in latest or latest[key][1] < stored[1]:
             latest[key] = stored
-
-
-def _note_failure(future: "asyncio.Future[int]") -> None:
-    if not future.cancelled() and (error := future.exception()) is not None:
-        log.warning("offset_left_elsewhere", reason=str(error))

@@ -28,6 +28,7 @@ from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.leadership import check_leader_epoch
 from mainstem.broker.security.acls import READ, TOPIC
 from mainstem.broker.security.quotas import CONSUMER
+from mainstem.broker.waiting import Waiting
 from mainstem.core import MainstemError
 from mainstem.log import PartitionLog, StorageError
 from mainstem.wire import fetch as wire
@@ -254,59 +255,45 @@ class _Fetch:
         What counts is what moved since it was read: an append may have become visible in between. A round of the disk
         may move every partition, so each is counted by itself: never all of them for one.
         """
-        broker, connection = self._ctx.broker, self._ctx.connection
-        enough = broker.loop.create_future()
         seen = [
             (partition_log, found.last_stable_offset if self._committed else found.high_watermark)
             for partition_log, found in zip(self._logs, fetched, strict=True)
         ]
-
-        def wake(*_: object) -> None:
-            if not enough.done():
-                enough.set_result(None)
 
         more = [0] * len(seen)  # bytes, by partition
         missing = missing_bytes
 
         def look(place: int) -> None:
             nonlocal missing
-            if enough.done():
+            if waiting.over.done():
                 return
             found = self._bytes_since(*seen[place])
             missing -= found - more[place]
             more[place] = found
             if missing <= 0:
-                wake()
+                waiting.end()
 
         looks = [partial(look, place) for place in range(len(seen))]
-        timer = broker.loop.call_at(self._deadline, wake)
-        broker.stopping.add_done_callback(wake)
-        connection.on_close.add(wake)
-        for (partition_log, _), listener in zip(seen, looks, strict=True):
-            partition_log.add_listener(listener)
-            listener()
-        try:
-            await enough
-        finally:
-            timer.cancel()
-            broker.stopping.remove_done_callback(wake)
-            connection.on_close.discard(wake)
+        with Waiting(self._ctx.broker, self._ctx.connection, self._deadline) as waiting:
             for (partition_log, _), listener in zip(seen, looks, strict=True):
-                partition_log.remove_listener(listener)
+                partition_log.add_listener(listener)
+                listener()
+            try:
+                await waiting.over
+            finally:
+                for (partition_log, _), listener in zip(seen, looks, strict=True):
+                    partition_log.remove_listener(listener)
 
     def _bytes_since(self, partition_log: PartitionLog, offset: int) -> int:
         """About how many bytes a reader has more than when it could read up to `offset`; 1 at least if it has more.
 
-        The bytes per offset are taken as twice the partition's mean: waking too early costs one more read, waking too
-        late costs what is left of `max_wait`.
+        They are taken as twice the partition's mean: waking too early costs one more read, waking too late costs what
+        is left of `max_wait`.
         """
         if partition_log.error is not None:
             return 1 << 62
         limit = partition_log.last_stable_offset if self._committed else partition_log.high_watermark
-        offsets = partition_log.log_end_offset - partition_log.log_start_offset
-        if limit <= offset or offsets <= 0:
-            return 0
-        return max((limit - offset) * 2 * partition_log.size_bytes // offsets, 1)
+        return partition_log.estimated_bytes(2 * (limit - offset)) if limit > offset else 0
 
 
 def _diverging_epoch(partition_log: PartitionLog, wanted: FetchPartition) -> tuple[int, int] | None:

@@ -38,6 +38,7 @@ from mainstem.broker.handlers.share_acknowledge import (
     settled,
 )
 from mainstem.broker.security.quotas import CONSUMER
+from mainstem.broker.waiting import Waiting
 from mainstem.core import MainstemError
 from mainstem.log import OffsetOutOfRange
 from mainstem.wire import share_fetch as wire
@@ -280,7 +281,7 @@ class _ShareFetch:
         offset, limit = found.partition.fetch_offset(), self._limit(found)
         if offset >= limit or self._in_vain.get(where) == (offset, limit):
             return 0
-        return _bytes_between(found, offset, limit)
+        return found.log.estimated_bytes(limit - offset)
 
     def _limit(self, found: OpenPartition) -> int:
         return found.log.last_stable_offset if self._committed else found.log.high_watermark
@@ -322,7 +323,7 @@ class _ShareFetch:
             found.log.check_usable()
             return answer
         # Records that are read and not acquired are read in vain.
-        wanted = min(max_bytes, 2 * _bytes_between(found, offset, offset + most) + _LEAST_BYTES)
+        wanted = min(max_bytes, 2 * found.log.estimated_bytes(most) + _LEAST_BYTES)
         first = not any(answer.records for answer in self._answers.values())
         room = self._memory.reserve(max(wanted, 0))
         try:
@@ -354,13 +355,6 @@ class _ShareFetch:
 
     async def _wait(self) -> None:
         """Until there may be enough, the time is up or the client has gone."""
-        broker, connection = self._ctx.broker, self._ctx.connection
-        enough = broker.loop.create_future()
-
-        def wake(*_: object) -> None:
-            if not enough.done():
-                enough.set_result(None)
-
         # A round of the disk may move every partition, so each is counted by itself: never all of them for one.
         limits = self._share.partitions.limits(self._session.key.group_id)
         counted = self._ready()
@@ -368,34 +362,23 @@ class _ShareFetch:
 
         def look(where: SessionPartition, found: OpenPartition) -> None:
             nonlocal total
-            if enough.done():
+            if waiting.over.done():
                 return
             size = 0 if found.closed else self._bytes(where, found, limits)
             total += size - counted.get(where, 0)
             counted[where] = size
             if found.closed or total >= self._min_bytes:
-                wake()
+                waiting.end()
 
         looks = [(found, partial(look, where, found)) for where, found in self._open.items()]
-        timer = broker.loop.call_at(self._deadline, wake)
-        broker.stopping.add_done_callback(wake)
-        connection.on_close.add(wake)
-        for found, listener in looks:
-            found.add_listener(listener)
-            found.log.add_listener(listener)
-            listener()
-        try:
-            await enough
-        finally:
-            timer.cancel()
-            broker.stopping.remove_done_callback(wake)
-            connection.on_close.discard(wake)
+        with Waiting(self._ctx.broker, self._ctx.connection, self._deadline) as waiting:
             for found, listener in looks:
-                found.remove_listener(listener)
-                found.log.remove_listener(listener)
-
-
-def _bytes_between(found: OpenPartition, offset: int, limit: int) -> int:
-    """About how many bytes of records there are; 1 at least. They are taken to be as large as the partition's mean."""
-    offsets = max(found.log.log_end_offset - found.log.log_start_offset, 1)
-    return max((limit - offset) * found.log.size_bytes // offsets, 1)
+                found.add_listener(listener)
+                found.log.add_listener(listener)
+                listener()
+            try:
+                await waiting.over
+            finally:
+                for found, listener in looks:
+                    found.remove_listener(listener)
+                    found.log.remove_listener(listener)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from mainstem.broker.placement import Stored, put_in_place
+from mainstem.broker.placement import Stored, drop_misplaced, placing
 from mainstem.broker.replay import replay, report_unreadable
 from mainstem.broker.state_topic import StateTopic
 from mainstem.broker.transactions import producer_ids
@@ -27,6 +27,9 @@ STATE_CONFIG: Final = {
     "segment.bytes": "4194304",  # all but the last are compacted, so this is what a start reads at most in vain
     "max.message.bytes": "16777216",  # a transaction's record names every partition of it
 }
+
+_PLACE_OF_IDS: Final = 0
+"""The partition that keeps which producer ids are reserved."""
 
 
 class TransactionStorage(StateTopic):
@@ -59,7 +62,7 @@ class TransactionStorage(StateTopic):
 
     def reserve_ids(self, end: int) -> "asyncio.Future[int]":
         """The same with the word that producer ids below `end` may have been given out."""
-        return self._store("", producer_ids.KEY, producer_ids.encode_reserved(end), number=0)
+        return self._store("", producer_ids.KEY, producer_ids.encode_reserved(end), number=_PLACE_OF_IDS)
 
     def _store(
         self, transactional_id: str, key: bytes, value: bytes | None, *, number: int | None = None
@@ -70,11 +73,21 @@ class TransactionStorage(StateTopic):
     async def find(self) -> tuple[dict[str, Transaction], int]:
         """Every transactional id, and the first producer id that is not reserved (-1: that could not be read).
 
+        What belongs to another partition than it lies in is left out (`placement`).
+
         Raises:
             StorageError: the machine is short of something.
         """
         read = await self.read(_read, event="transactions_not_read")
-        latest = await put_in_place(self.logs, read, self.unread, KEY_VERSIONS, self._clock.now_ms())
+        by_name = placing(len(self.logs), KEY_VERSIONS)
+
+        def place(key: bytes) -> int | None:
+            return _PLACE_OF_IDS if key == producer_ids.KEY else by_name(key)
+
+        latest: dict[bytes, Stored] = {}
+        for number, own in read.items():
+            drop_misplaced(self.logs[number].topic_partition, place, own)
+            latest |= own
         reserved = 0
         found: dict[str, Transaction] = {}
         for key, (value, offset, partition) in latest.items():

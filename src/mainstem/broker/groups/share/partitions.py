@@ -291,8 +291,3 @@ class SharePartitions:
         deadline = found.partition.next_deadline()
         if deadline is not None:
             self._wait_until(found, deadline)
-
-    def expire_all(self) -> None:
-        """The same, everywhere."""
-        for found in self._all():
-            self.expire(found)

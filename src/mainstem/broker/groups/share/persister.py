@@ -31,7 +31,7 @@ from mainstem.broker.groups.share.records import (
 )
 from mainstem.broker.groups.share.state import Change, ShareState, one_change
 from mainstem.broker.groups.share.store import ShareStates, plain
-from mainstem.broker.placement import place_of
+from mainstem.broker.placement import place_of, report_misplaced
 from mainstem.broker.replay import replay, report_unreadable
 from mainstem.core import CorruptData, MainstemError
 from mainstem.core.logging import get_logger
@@ -365,56 +365,26 @@ class SharePersister:
 
     async def _recover(self, logs: Sequence[PartitionLog]) -> None:
         self._logs = [_StateLog(partition) for partition in logs]
-        in_place: list[tuple[_StateLog, StateKey, StateValue | None, int]] = []
         for number, state_log in enumerate(self._logs):
+            misplaced = 0
             try:
                 async for _, _, records in replay(state_log.partition):
                     for record in records:
                         if (decoded := _decode(state_log, record)) is None:
                             continue
-                        if place(decoded[0], len(logs)) == number:
-                            in_place.append((state_log, *decoded, record.offset))
-                        else:  # of an earlier log: what is in place goes on from there, wherever it is read
-                            self._restore(state_log, *decoded, record.offset)
+                        if place(decoded[0], len(logs)) != number:
+                            misplaced += 1
+                            continue
+                        self._states.replay(*decoded)
+                        state_log.note(*decoded, record.offset)
             except StorageError as error:
                 if state_log.partition.error is None:  # no damage: the machine is short of something
                     raise
                 self._damaged = error
                 facts = {"partition": str(state_log.partition.topic_partition), "hint": error.hint}
                 log.error("share_states_not_read", **facts, error=str(error))  # noqa: TRY400 - damage in one line
-        for each in in_place:
-            self._restore(*each)
-        for number, state_log in enumerate(self._logs):
-            await self._put_in_place(number, state_log)
+            report_misplaced(state_log.partition.topic_partition, misplaced)
         log.info("share_states_recovered", share_partitions=len(self._states))
-
-    def _restore(self, state_log: _StateLog, key: StateKey, value: StateValue | None, offset: int) -> None:
-        self._states.replay(key, value)
-        state_log.note(key, value, offset)
-
-    async def _put_in_place(self, number: int, state_log: _StateLog) -> None:
-        """Move what an earlier log has kept in this partition (see `placement`).
-
-        1. A snapshot is durable where each belongs, 2. it is deleted here. A crash in between leaves both.
-        """
-        count, partition = len(self._logs), state_log.partition
-        if partition.error is not None:  # what could be read is not all
-            return
-        targets = {key: self._logs[place(key, count)] for key in state_log.snapshots if place(key, count) != number}
-        strays = [key for key, target in targets.items() if target.partition.error is None]
-        try:
-            for first in range(0, len(strays), _AT_ONCE):
-                moving = strays[first : first + _AT_ONCE]
-                await self._all([self._snapshot(key) for key in moving if key not in targets[key].snapshots])
-                keys = [encode_state_key(SnapshotKey(key.group, key.topic_id, key.partition)) for key in moving]
-                await partition.append(build_batch([Record(0, self._clock.now_ms(), key, None) for key in keys]))
-                for key in moving:
-                    del state_log.snapshots[key]
-        except MainstemError as error:  # the next start does the rest
-            log.warning("coordinator_records_not_moved", partition=str(partition.topic_partition), reason=str(error))
-        else:
-            if strays:
-                log.info("coordinator_records_moved", partition=str(partition.topic_partition), records=len(strays))
 
 
 def _decode(state_log: _StateLog, record: Record) -> tuple[StateKey, StateValue | None] | None:
