@@ -323,11 +323,7 @@ def test_what_was_appended_is_sent_from_the_file_until_it_has_left_the_page_cach
     run(with_partition(tmp_path, test))
 
 
-def _flip_on_the_disk(segment, position, kept):
-    """One bit, unseen by the process; `kept` is what the page cache still has of the segment."""
-    descriptor = segment.file._descriptor
-    if segment.file.cached_share(segment.size, 0) is None:
-        pytest.skip("this system does not tell what is in the page cache")
+def _flip(segment, position):
     with segment.path.open("r+b") as file:
         file.seek(position)
         byte = file.read(1)[0]
@@ -335,6 +331,14 @@ def _flip_on_the_disk(segment, position, kept):
         file.write(bytes([byte ^ 1]))
         file.flush()
         os.fsync(file.fileno())
+
+
+def _flip_on_the_disk(segment, position, kept):
+    """One bit, unseen by the process; `kept` is what the page cache still has of the segment."""
+    descriptor = segment.file._descriptor
+    if segment.file.cached_share(segment.size, 0) is None:
+        pytest.skip("this system does not tell what is in the page cache")
+    _flip(segment, position)
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     if segment.file.cached_share(segment.size, 0) == 1:
         pytest.skip("this file system keeps it there")
@@ -360,13 +364,25 @@ def test_damage_of_what_comes_back_from_the_disk_is_found_however_young_it_is(tm
 
     async def test(partition):
         await partition.append(batch(b"v" * 3_000))
-        with partition.segments[0].path.open("r+b") as file:
-            file.seek(2_000)
-            file.write(b"x")
+        _flip(partition.segments[0], 2_000)
         with pytest.raises(StorageError, match="bad CRC"):
             await partition.read(0, 10_000)
 
     run(with_partition(tmp_path, test, disk=disk))
+
+
+def test_damage_of_what_is_old_is_found_though_it_seems_never_to_have_left_the_page_cache(tmp_path):
+    """Somebody else, who copies the file, may have brought it back."""
+    clock = ManualClock(NOW)
+
+    async def test(partition):
+        await partition.append(batch(b"v" * 3_000))
+        clock.advance_ms(300_000)
+        _flip(partition.segments[0], 2_000)
+        with pytest.raises(StorageError, match="bad CRC"):
+            await partition.read(0, 10_000)
+
+    run(with_partition(tmp_path, test, clock=clock))
 
 
 def test_others_have_their_turn_while_much_is_read(tmp_path):
