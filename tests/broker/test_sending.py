@@ -4,12 +4,15 @@ import asyncio
 import socket
 import ssl
 import struct
+import time
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import uvloop
 
+from mainstem.broker import sending
 from mainstem.broker.config import BrokerConfig
 from mainstem.broker.connection import Pending
 from mainstem.core import ManualClock, SystemClock
@@ -223,11 +226,24 @@ def test_nothing_overtakes_what_the_transport_has(tmp_path, slices, loop):
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_client_that_is_slow_has_a_megabyte_of_its_answer_in_memory(tmp_path, monkeypatch, slices, loop):
+    """Also when it is to be closed: no more than that is read in a turn of the loop."""
     monkeypatch.setattr(f"{__name__}.SIZE", 20_000_000)
+    in_one_turn, turn, read = [], [0], FileSlice.read
+
+    def each_turn(of):
+        turn[0] += 1
+        of.call_soon(each_turn, of)
+
+    def counted(self, skipped=0):
+        in_one_turn.append(turn[0])
+        return read(self, skipped)
+
+    monkeypatch.setattr(FileSlice, "read", counted)
 
     async def check() -> None:
         async with running(tmp_path, ManualClock(), BrokerConfig(port=0)) as broker:
             log, content = await filled(broker)
+            each_turn(broker.loop)
             reader, writer = await asyncio.open_connection(broker.host, broker.port, limit=4_096)
             writer.write(fetch())
             await until(lambda: any(c._writing_paused for c in broker.connections), "it is stuck")
@@ -243,8 +259,12 @@ def test_a_client_that_is_slow_has_a_megabyte_of_its_answer_in_memory(tmp_path, 
             assert await records(reader) == content[len(found) :]
             writer.write(fetch())
             await until(lambda: any(c._writing_paused for c in broker.connections), "it is stuck again")
+            in_one_turn.clear()
             connection.close()
+            assert not in_one_turn
             assert await records(reader) == found, "what was answered is sent"
+            assert max(Counter(in_one_turn).values()) == 1
+            assert not await reader.read()
             writer.close()
 
     run(check(), loop)
@@ -274,6 +294,45 @@ def test_what_comes_back_from_the_disk_while_it_waits_for_the_client_is_not_sent
             assert b"damaged" not in answers
             assert last.position <= len(answers) < last.position + 1_000, "all that is right"
             assert content[: last.position] in answers
+            assert broker.answer_memory.held == 0
+            writer.close()
+
+    run(check(), loop)
+
+
+def test_a_default_timeout_of_the_program_holds_up_nobody():
+    """A broker in the process of a program shares it, and the loop waited so long for a client that took nothing."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        with suppress(BlockingIOError):
+            while True:
+                ours.send(bytes(1 << 20))
+        try:
+            socket.setdefaulttimeout(20)
+            began = time.monotonic()
+            assert sending._send(ours.fileno(), b"x", more=False) == 0
+        finally:
+            socket.setdefaulttimeout(None)
+        assert time.monotonic() - began < 10
+        assert not ours.getblocking()
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_client_that_has_said_that_it_is_done_and_takes_nothing_is_idle(tmp_path, monkeypatch, loop):
+    monkeypatch.setattr(f"{__name__}.SIZE", 20_000_000)
+
+    async def check() -> None:
+        async with running(tmp_path, ManualClock(), BrokerConfig(port=0)) as broker:
+            await filled(broker)
+            _, writer = await asyncio.open_connection(broker.host, broker.port, limit=4_096)
+            writer.write(fetch())
+            await until(lambda: any(c._unsent for c in broker.connections), "it waits")
+            (connection,) = broker.connections
+            writer.write_eof()
+            await until(lambda: connection.idle, "it counts for nothing")
+            connection.abort()
+            await until(lambda: not broker.connections, "it is gone")
             assert broker.answer_memory.held == 0
             writer.close()
 

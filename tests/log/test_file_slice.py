@@ -6,16 +6,25 @@ import socket
 
 import pytest
 
+from mainstem.core import ManualClock
 from mainstem.log import CorruptSegment, SystemDisk
 from mainstem.log.disk import SystemFile
 from mainstem.log.file_slice import FileSlice
 from mainstem.log.trust import Trust
+from mainstem.records import CorruptBatch
 
 CONTENT = bytes(range(256)) * 4096
 
 
+def part_that_is_checked(file, position, size, check):
+    """Of a segment that has been appended to just now."""
+    clock, trust = ManualClock(), Trust(0)
+    trust.appended(10_000_000, clock.monotonic())
+    return FileSlice(file, position, size, trust, clock, check)
+
+
 def part_of(file, position, size):
-    return FileSlice(file, position, size, Trust(0), lambda data: None)
+    return part_that_is_checked(file, position, size, lambda data: None)
 
 
 @pytest.fixture
@@ -78,7 +87,7 @@ def test_where_there_is_no_such_call_nothing_is_taken(file, monkeypatch, error):
 
 def test_what_is_no_longer_known_to_be_right_is_checked_before_it_is_sent(file):
     checked = []
-    part = FileSlice(file, 1_000, 100_000, Trust(0), checked.append)
+    part = part_that_is_checked(file, 1_000, 100_000, checked.append)
     part.trust.end(50_000)
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -89,12 +98,31 @@ def test_what_is_no_longer_known_to_be_right_is_checked_before_it_is_sent(file):
 
 def test_what_has_left_the_page_cache_is_checked_and_nothing_is_trusted_that_came_back_with_it(file, monkeypatch):
     checked = []
-    part = FileSlice(file, 1_000, 100_000, Trust(0), checked.append)
-    part.trust.appended(500_000, 1.0)
+    part = part_that_is_checked(file, 1_000, 100_000, checked.append)
     monkeypatch.setattr(SystemFile, "cached_share", lambda *_: 0.9)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         assert part.send(ours.fileno()) == 0
     assert part.read(10) == CONTENT[1_010:101_000]
     assert checked == [CONTENT[1_000:101_000]]
-    assert part.trust.begins(600_000, 1.0) == 500_000
+    assert part.trust.begins(11_000_000, 1.0) == 10_000_000
+
+
+def test_what_was_found_damaged_is_not_trusted_any_more(file):
+    """It was in memory all the time: who asked again was sent it."""
+
+    def damaged(_):
+        raise CorruptBatch("byte 0: bad CRC")
+
+    part = part_that_is_checked(file, 1_000, 100_000, damaged)
+    with pytest.raises(CorruptBatch):
+        part.read()
+    assert part.trust.floor == 10_000_000
+
+
+def test_what_has_waited_for_minutes_is_checked(file):
+    part = part_of(file, 1_000, 100_000)
+    part.clock.advance_ms(301_000)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert part.send(ours.fileno()) == 0

@@ -18,7 +18,7 @@ from mainstem.log.cleaner import Cleaner
 from mainstem.log.disk import SystemFile
 from mainstem.log.file_slice import FileSlice
 from mainstem.log.reading import READ_SLACK
-from mainstem.records import decode_header, decode_records, iter_headers, iter_spans
+from mainstem.records import HEADER, decode_header, decode_records, iter_headers, iter_spans
 from mainstem.records.record import assemble_batch
 from tests.log import cold_disk
 from tests.log.support import batch, joined, run, sequenced, values, with_partition
@@ -178,13 +178,19 @@ async def _compacted(partition):
     cleaner.close()
 
 
+async def _compacted_by_the_process(partition):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mainstem.log.cleaner.PROCESS_BYTES", 0)
+        await _compacted(partition)
+
+
 async def _deleted(partition):
     await partition.append(batch(b"v"))
     partition.roll()
     await housekeeping.delete_records(partition, partition.log_end_offset)
 
 
-@pytest.mark.parametrize("goes", [_compacted, _deleted])
+@pytest.mark.parametrize("goes", [_compacted, _compacted_by_the_process, _deleted])
 def test_what_waits_to_be_sent_is_sent_as_it_was_found_whatever_becomes_of_its_segment(tmp_path, monkeypatch, goes):
     monkeypatch.setattr(SystemFile, "cached_share", lambda *_: 1.0)
 
@@ -210,6 +216,66 @@ def test_what_waits_to_be_sent_is_sent_as_it_was_found_whatever_becomes_of_its_s
             ours.close()
             assert bool(sent) == (goes is _deleted), "what compaction has read may have come back from the disk"
             assert theirs.recv(1 << 20, socket.MSG_WAITALL) == content[:sent]
+
+
+@pytest.mark.parametrize("page", [0, 9, 11])
+def test_a_header_of_which_a_part_has_just_left_the_page_cache_is_not_made_up(tmp_path, monkeypatch, page):
+    """What lacked was taken from the header that was looked at before."""
+    monkeypatch.setattr(SystemFile, "cached_share", lambda *_: 1.0)
+    read_cached = SystemFile.read_cached
+
+    def partly(self, buffer, position):
+        found = read_cached(self, buffer, position)
+        if len(buffer) == HEADER.size and position >= page * 30_000:
+            buffer[20:] = before.get("header", bytes(HEADER.size))[20:]
+            return 20
+        before["header"] = bytes(buffer[: HEADER.size])
+        return found
+
+    before = {}
+
+    async def test(partition):
+        for number in range(15):
+            await partition.append(batch(*[b"v" * (30_000 // (number % 3 + 1))] * (number % 3 + 1)))
+        content = joined(await partition.read(0, 1 << 20))
+        for most in (70_000, 200_000, 1 << 20):
+            monkeypatch.setattr(SystemFile, "read_cached", partly)
+            found = await partition.read_to_send(0, most, enough=0, committed_only=False, at_least_one=True)
+            monkeypatch.setattr(SystemFile, "read_cached", read_cached)
+            sent = b"".join(piece.read() if isinstance(piece, FileSlice) else piece for piece in found.pieces)
+            assert sent
+            assert content.startswith(sent)
+            assert sum(each.end - each.position for each in iter_spans(sent)) == len(sent)
+        assert partition.error is None
+
+    run(with_partition(tmp_path, test))
+
+
+def test_the_page_that_an_append_brings_back_to_fill_it_is_checked(tmp_path):
+    async def test(partition):
+        await partition.append(batch(b"v" * 1_000))
+        segment = partition.segments[0]
+        _flip_on_the_disk(segment, 500, "nothing")
+        await partition.append(batch(b"w" * 100_000))
+        assert segment.file.cached_share(500, 0) == 1, "it has come back"
+        with pytest.raises(StorageError, match="bad CRC"):
+            await partition.read(0, 1 << 20)
+
+    run(with_partition(tmp_path, test))
+
+
+def test_what_is_appended_while_a_segment_is_gone_through_is_checked_too(tmp_path):
+    async def test(partition):
+        for _ in range(3):
+            await partition.append(batch(b"v" * 1_000_000))
+        segment = partition.segments[0]
+        gone_through = segment.scan()
+        next(gone_through)
+        await partition.append(batch(b"v" * 1_000))
+        list(gone_through)
+        assert segment.trust.floor == segment.size
+
+    run(with_partition(tmp_path, test, topic=TopicConfig(max_message_bytes=2_000_000)))
 
 
 def test_a_large_batch_that_lies_before_what_is_asked_for_is_not_read(tmp_path, monkeypatch):

@@ -375,6 +375,7 @@ class Connection(asyncio.BufferedProtocol):
     def _go_on(self) -> None:
         self._flush_scheduled = False
         if self._closing:
+            self._send()
             return
         try:
             self._start_requests()
@@ -416,22 +417,19 @@ class Connection(asyncio.BufferedProtocol):
         """What is unsent, as far as the socket takes it: one part of a file, that has to be read, in a turn."""
         if not self._unsent or self._writing_paused or self._transport.is_closing():
             return
-        self._give(sending.send, self._transport, self._unsent)
-        if self._writing_paused or self._closing:
+        try:
+            sending.send(self._transport, self._unsent)
+        except Exception as error:  # a frame that was begun cannot be taken back; who asks again is told
+            log.warning("answer_lost", client=self.client_host, error=str(error), kind=type(error).__name__)
+            self.abort()
+        if self._writing_paused or self._transport.is_closing():
             return
         if not self._unsent:
             self._let_go_of_written()
+            if self._closing:
+                self._transport.close()
         if self._unsent or self._requests:
             self._flush_soon()
-
-    def _give(self, send: Callable[..., Any], *arguments: Any) -> Any:
-        """Where that fails, the connection ends: a frame that was begun cannot be. Who asks again is told."""
-        try:
-            return send(*arguments)
-        except Exception as error:
-            log.warning("answer_lost", client=self.client_host, error=str(error), kind=type(error).__name__)
-            self.abort()
-            return ()
 
     def _let_go_of_written(self) -> None:
         self._held_answers -= self._written
@@ -449,7 +447,9 @@ class Connection(asyncio.BufferedProtocol):
             self._adjust_reading()
 
     def _adjust_reading(self) -> None:
-        busy = self._writing_paused or len(self._requests) + len(self._unanswered) >= self._most_requests
+        busy = (
+            self._writing_paused or self._closing or len(self._requests) + len(self._unanswered) >= self._most_requests
+        )
         if busy:
             self._memory.leave(self)  # others may have the room meanwhile
         full = busy or not self._memory.admits(self, unfinished=self._frame is not None, holds=self._held_bytes)
@@ -469,7 +469,8 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def idle(self) -> bool:
         """True if no request waits for its answer, or the client takes none; one that has arrived in part is none."""
-        return self._writing_paused or not (self._unanswered or self._requests or self._unsent)
+        waits = self._unanswered or self._requests or self._unsent
+        return self._writing_paused or self._transport.is_closing() or not waits
 
     @property
     def unsent_bytes(self) -> int:
@@ -497,12 +498,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Close the socket after what was written to it has left."""
+        self.stop_reading()
         self._closing = True
-        self._requests.clear()
-        if rest := self._give(sending.read, self._unsent):
-            self._transport.writelines(rest)
-        self._unsent.clear()
-        self._transport.close()
+        if self._unsent:
+            self._flush_soon()  # a part in a turn, then it is closed
+        else:
+            self._transport.close()
 
     def end(self) -> None:
         """Close the socket; at once where the client takes nothing, since what was written would never leave."""

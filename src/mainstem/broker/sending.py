@@ -17,15 +17,6 @@ def has_slices(chunks: Sequence[Any]) -> bool:
     return any(isinstance(chunk, FileSlice) for chunk in chunks)
 
 
-def read(chunks: Sequence[Any]) -> list[Any]:
-    """All of them in memory.
-
-    Raises:
-        OSError, CorruptData: of a file.
-    """
-    return [chunk.read() if isinstance(chunk, FileSlice) else chunk for chunk in chunks]
-
-
 def send(transport: asyncio.Transport, chunks: deque[Any]) -> None:
     """Take from the chunks what the socket takes, and what the transport is given then: at most one that is read.
 
@@ -51,6 +42,7 @@ def send(transport: asyncio.Transport, chunks: deque[Any]) -> None:
 def _send(descriptor: int, chunk: bytes, *, more: bool) -> int:
     connected = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=descriptor)
     try:
+        connected.setblocking(False)  # it begins with the default timeout of the program, if that has one
         return connected.send(chunk, socket.MSG_MORE if more else 0)
     except OSError:
         return 0

@@ -50,6 +50,8 @@ class Cleaner:
             OSError: the disk refused; nothing was changed.
             StorageError: the process has ended; nothing was changed.
         """
+        for segment in plan.segments:
+            segment.trust.end(segment.size)  # what is read for this, here or there, comes back from the disk unchecked
         size = sum(segment.size for segment in plan.segments)
         if size < PROCESS_BYTES or not isinstance(files.disk, SystemDisk) or not sys.executable:
             return self._threads.run(compaction.run, plan, files, Breath(self._stop))

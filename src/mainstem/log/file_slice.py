@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from mainstem.core import Clock, CorruptData
 from mainstem.log.disk import File
 from mainstem.log.errors import CorruptSegment
 from mainstem.log.trust import Trust
@@ -21,6 +22,7 @@ class FileSlice(msgspec.Struct, frozen=True):
     size: int
     trust: Trust
     """Of the segment: what was trusted may be so no longer."""
+    clock: Clock
     check: Callable[[bytes], None]
     """Raises CorruptBatch where the bytes are not what they must be."""
 
@@ -36,7 +38,8 @@ class FileSlice(msgspec.Struct, frozen=True):
         right.
         """
         sent = 0
-        if self.position < self.trust.floor or not self._is_cached:
+        trust_begins = self.trust.begins(self.trust.size, self.clock.monotonic())
+        if self.position < trust_begins or not self._is_cached:
             return sent
         while sent < self.size:
             count = self.file.send(descriptor, self.size - sent, self.position + sent)
@@ -56,7 +59,11 @@ class FileSlice(msgspec.Struct, frozen=True):
         if not self._is_cached:
             self.trust.end(self.trust.size)  # the system may read more from the disk than is checked
         data = self.file.read(self.size, self.position)
-        if len(data) < self.size:
-            raise CorruptSegment(f"{self.file.path}: it ends before position {self.position + self.size}")
-        self.check(data)
+        try:
+            if len(data) < self.size:
+                raise CorruptSegment(f"{self.file.path}: it ends before position {self.position + self.size}")
+            self.check(data)
+        except CorruptData:
+            self.trust.end(self.trust.size)  # who asks again is told
+            raise
         return data[skipped:]

@@ -55,6 +55,15 @@ _LEAST_SLICE = 2**16  # bytes; less is as well read
 _MOST_SLICE = READ_STEP - READ_SLACK  # what a socket does not take is read at once
 
 
+class _Found(msgspec.Struct, frozen=True, gc=False):
+    """As `Batches`, in memory of their own or as a part of the file."""
+
+    piece: Piece
+    next_offset: int
+    after: Place
+    is_full: bool
+
+
 class _Replaced(Exception):
     """The segment was deleted or compacted while it was read or searched."""
 
@@ -173,114 +182,145 @@ class Reader:
         where the next one does not fit.
         """
         parts: list[Piece] = []
-        left, most, have, fits = max_bytes, _READ_MOST, 0, True
+        left, most, have = max_bytes, _READ_MOST, 0
         end = self._segments.readable_end(segment)
         try:
-            if not segment.indexed:
-                await self._load_indexes(segment)
-            self._look_ups.used(segment)
-            indexed_offset, start = segment.offset_index.lookup(offset)
-            if start >= end:
-                return parts, offset, fits  # there may be no file: of a segment that was just begun, or emptied
-            place = Place(
-                start,
-                segment.base_offset,
-                indexed_offset,
-                end,
-                segment.is_dense,
-                segment.next_offset,
-                True,
-                self._owner.epochs.known,
-            )
-            if 0 <= indexed_offset < offset and end - start > READ_SLACK:
-                place = self._behind_indexed(segment.file, place)
-            cached = partial(self._read_cached, segment.file)
-            while not (parts and segment.retired):
-                room, needs_one = min(left, most) if parts else left, at_least_one and not parts
-                place = msgspec.structs.replace(place, verify=not self._is_known(segment, place, room))
-                sliced = self._slice(segment, place, offset, limit, room) if slices and not place.verify else None
-                if sliced is not None:
-                    taken, place, offset = sliced
-                    parts.append(taken)
-                    have += len(taken)
-                    left, most = left - len(taken), most - len(taken)
-                    if offset >= limit or min(left, most) <= READ_SLACK:
-                        break
-                    continue
-                try:
-                    found = next_batches(cached, place, offset, limit, room, at_least_one=needs_one)
-                    piece = b"" if found is None else bytes(found.data)  # the buffer is everybody's
-                except _NotCached as missing:
-                    segment.trust.end(segment.size)  # the system may read more from the disk than is checked
-                    place = msgspec.structs.replace(place, verify=True)
-                    if parts and have >= enough and not self._cold.has_ready(segment, offset, room):
-                        break  # who asks may have what is there, while the next comes from the disk
-                    found = await self._cold.read(
-                        segment, place, offset, limit, room, at_least_one=needs_one, around=missing.mostly
-                    )
-                    segment.trust.end(segment.size)  # as above, of what was appended meanwhile
-                    piece = b"" if found is None else bytes(found.data)
-                if not piece:
-                    fits = found is None
+            place = await self._find(segment, offset, end)
+            while place is not None and not (parts and segment.retired):
+                found = await self._next(
+                    segment,
+                    place,
+                    offset,
+                    limit,
+                    min(left, most) if parts else left,
+                    at_least_one=at_least_one and not parts,
+                    slices=slices,
+                    waits=not parts or have < enough,
+                )
+                if found is None:
                     break
-                assert found is not None
-                parts.append(piece)
-                have += len(piece)
+                if not found.piece:
+                    return parts, offset, False
+                parts.append(found.piece)
+                size = len(found.piece)
+                have, left, most = have + size, left - size, most - size
                 place, offset = found.after, found.next_offset
-                left, most = left - len(piece), most - len(piece)
                 if not found.is_full or min(left, most) <= READ_SLACK:
                     break
-                if len(piece) >= _LONG_STEP:
+                if size >= _LONG_STEP and isinstance(found.piece, bytes):
                     await asyncio.sleep(0)
         except (OSError, CorruptData) as error:
             raise self._reason(segment, error) from error
-        return parts, offset, fits
+        return parts, offset, True
 
-    def _behind_indexed(self, file: File, place: Place) -> Place:
+    async def _find(self, segment: Segment, offset: int, end: int) -> Place | None:
+        """Where to begin to read for an offset; None: nothing of the segment may be read, and it may have no file: it
+        was just begun, or emptied.
+        """
+        if not segment.indexed:
+            await self._load_indexes(segment)
+        self._look_ups.used(segment)
+        indexed_offset, start = segment.offset_index.lookup(offset)
+        if start >= end:
+            return None
+        place = Place(
+            start,
+            segment.base_offset,
+            indexed_offset,
+            end,
+            segment.is_dense,
+            segment.next_offset,
+            True,
+            self._owner.epochs.known,
+        )
+        if 0 <= indexed_offset < offset and end - start > READ_SLACK:
+            return self._behind_indexed(segment, place)
+        return place
+
+    async def _next(
+        self,
+        segment: Segment,
+        place: Place,
+        offset: int,
+        limit: int,
+        most: int,
+        *,
+        at_least_one: bool,
+        slices: bool,
+        waits: bool,
+    ) -> "_Found | None":
+        """The next batches: a part of the file, or read from the page cache, or from the disk. None: the segment has no
+        more, or they come from the disk and are not waited for.
+        """
+        is_known = self._is_known(segment, place, most)
+        if slices and is_known and (sliced := self._slice(segment, place, offset, limit, most)) is not None:
+            return sliced
+        place = msgspec.structs.replace(place, verify=not is_known)
+        try:
+            cached = partial(self._read_cached, segment.file)
+            found = next_batches(cached, place, offset, limit, most, at_least_one=at_least_one)
+            data = b"" if found is None else bytes(found.data)  # the buffer is everybody's
+        except _NotCached as missing:
+            segment.trust.end(segment.size)  # the system may read more from the disk than is checked
+            if not waits and not self._cold.has_ready(segment, offset, most):
+                return None
+            place = msgspec.structs.replace(place, verify=True)
+            found = await self._cold.read(
+                segment, place, offset, limit, most, at_least_one=at_least_one, around=missing.mostly
+            )
+            segment.trust.end(segment.size)  # as above, of what was appended meanwhile
+            data = b"" if found is None else bytes(found.data)
+        return None if found is None else _Found(data, found.next_offset, found.after, found.is_full)
+
+    def _behind_indexed(self, segment: Segment, place: Place) -> Place:
         """The place behind the batch that the index names, where its header is in memory: to read a megabyte only to
         pass over it takes as long as to read what was asked for.
         """
-        buffer = self._threads.buffer(HEADER.size)
-        if file.cached_share(HEADER.size, place.start) != 1 or file.read_cached(buffer, place.start) != HEADER.size:
+        if segment.file.cached_share(HEADER.size, place.start) != 1:
             return place
-        span = decode_span(buffer, place.start)
+        span = self._header(segment, place.start)
         if span is None or span.last_offset != place.indexed_offset or span.end > place.end:
             return place  # whoever reads it whole says what is wrong
         return msgspec.structs.replace(place, start=span.end, next_offset=span.last_offset + 1, indexed_offset=-1)
+
+    def _header(self, segment: Segment, position: int) -> Span | None:
+        """Of the batch there, where it is in the page cache; None: it is not, or it can be none."""
+        buffer = self._threads.buffer(HEADER.size)
+        if segment.file.read_cached(buffer, position) != HEADER.size:
+            segment.trust.end(segment.size)  # it was a moment ago; to look for it makes the system read it, and more
+            return None
+        return decode_span(buffer, position)
 
     def _is_known(self, segment: Segment, place: Place, most: int) -> bool:
         """What is read next was appended lately, and has not left the page cache: where the system tells."""
         trusted = place.start >= segment.trust.begins(segment.size, self._clock.monotonic())
         return trusted and segment.file.cached_share(step(place, most), place.start) == 1
 
-    def _slice(
-        self, segment: Segment, place: Place, offset: int, limit: int, most: int
-    ) -> tuple[FileSlice, Place, int] | None:
-        """The next batches where they need not be read, and where it goes on; None: they have to be.
+    def _slice(self, segment: Segment, place: Place, offset: int, limit: int, most: int) -> "_Found | None":
+        """The next batches where they need not be read; None: they have to be.
 
         They are known to be right, and no more is looked at than what is: else the system might read ahead of it.
         """
         most = min(most, _MOST_SLICE)
         known_end = place.start + step(place, most)
-        file, index = segment.file, segment.offset_index
+        index = segment.offset_index
 
         def header(position: int) -> Span | None:
-            buffer = self._threads.buffer(HEADER.size)
             is_known = place.start <= position <= known_end - HEADER.size
-            span = decode_span(buffer, position) if is_known and file.read_cached(buffer, position) > 0 else None
+            span = self._header(segment, position) if is_known else None
             return span if span is not None and span.end <= known_end else None
 
         def named(position: int) -> int:
             return min(index.lookup_position(position), index.lookup(limit)[1])
 
         found = whole_range(header, named, place, offset, limit, most)
-        if found is None or found[1] - found[0] < _LEAST_SLICE:
+        if found is None or found[1] - found[0] < _LEAST_SLICE or segment.trust.floor > place.start:
             return None
         begin, end, first_offset, next_offset = found
         part = Part(memoryview(b""), first_offset, place.dense, place.end_offset, epochs=place.epochs)
-        taken = FileSlice(file, begin, end - begin, segment.trust, partial(check, part=part))
+        taken = FileSlice(segment.file, begin, end - begin, segment.trust, self._clock, partial(check, part=part))
         after = msgspec.structs.replace(place, start=end, next_offset=next_offset, indexed_offset=-1)
-        return taken, after, next_offset
+        return _Found(taken, next_offset, after, is_full=next_offset < limit)
 
     def _read_cached(self, file: File, position: int, size: int) -> memoryview:
         """From the page cache, on the loop."""

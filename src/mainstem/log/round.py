@@ -16,6 +16,7 @@ docs/decisions/log-journal.md has the figures behind this.
 
 import asyncio
 import errno
+import mmap
 from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import Protocol
@@ -183,6 +184,8 @@ class Round:
             for run in runs:
                 file = run.segment.file_to_write(run.position)
                 self._begun.append((run, file))
+                if run.position % mmap.PAGESIZE and file.cached_share(1, run.position - 1) != 1:
+                    run.segment.trust.end(run.position)  # the page comes back from the disk, to be filled
                 if run.placed:
                     _place(file, run)
                 else:

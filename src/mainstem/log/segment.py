@@ -279,6 +279,7 @@ class Segment:
     def cut(self, position: int, next_offset: int, latest: tuple[int, int]) -> None:
         """Forget what was appended at `position` and after it; `latest` is what it was before that."""
         self.size = position
+        self.trust.end(position)  # what is left of the page that is cut may have come back from the disk
         self.writeback_position = min(self.writeback_position, position)
         self.next_offset = next_offset
         self.max_timestamp, self.max_timestamp_offset = latest if position else (-1, self.base_offset)
@@ -406,16 +407,16 @@ class Segment:
         end = self.size if end is None else end
         if start >= end:  # nothing was appended: there may be no file
             return
-        self.trust.end(self.size)  # what the system reads ahead of it, nobody checks
         position, file = start, self.file
         window, window_start = b"", start
         while position < end:
             at = position - window_start
             if len(window) - at < HEADER.size:
-                window, window_start, at = file.read(min(_SCAN_BYTES, end - position), position), position, 0
+                window, window_start, at = self._read(file, min(_SCAN_BYTES, end - position), position), position, 0
             need = _batch_size(window, at)
             if need > len(window) - at and HEADER.size <= need <= end - position:
-                window, window_start, at = file.read(min(max(need, _SCAN_BYTES), end - position), position), position, 0
+                size = min(max(need, _SCAN_BYTES), end - position)
+                window, window_start, at = self._read(file, size, position), position, 0
             try:
                 header = decode_header(window, at)
             except CorruptBatch as error:
@@ -428,6 +429,11 @@ class Segment:
                 )
             yield position, header, memoryview(window)[at : at + header.size]
             position += header.size
+
+    def _read(self, file: File, size: int, position: int) -> bytes:
+        data = file.read(size, position)
+        self.trust.end(self.size)  # what the system reads ahead of it, nobody checks
+        return data
 
 
 def _batch_size(window: bytes, at: int) -> int:
