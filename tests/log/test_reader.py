@@ -149,9 +149,9 @@ def test_only_what_was_appended_lately_and_is_in_memory_is_sent_from_the_file(tm
     clock, disk = ManualClock(), cold_disk.ColdDisk()
 
     async def test(partition):
+        disk.share = 1.0
         for _ in range(5):
             await partition.append(batch(b"v" * 30_000))
-        disk.share = 1.0
         assert await _has_slices(partition)
         disk.share = 0.9
         assert not await _has_slices(partition)
