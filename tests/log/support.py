@@ -1,14 +1,18 @@
 """Short ways to a log directory and to batches, for the log's tests."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
 
+import pytest
+
 from mainstem.core import ManualClock, TopicPartition
 from mainstem.log import Disk, LogConfig, LogDirectory, PartitionLog, ReadResult, TopicConfig
+from mainstem.log.disk import SystemFile
 from mainstem.records import Record, build_batch, decode_records, iter_headers
 
 T = TypeVar("T")
@@ -53,6 +57,20 @@ async def open_log(
     path: Path, *, disk: Disk | None = None, config: LogConfig = CONFIG, clock: ManualClock | None = None
 ) -> LogDirectory:
     return await LogDirectory.open(path, config, clock=clock or ManualClock(), disk=disk)
+
+
+def skip_unless_told_of_the_page_cache(file: SystemFile) -> None:
+    """Of a file that has something in it."""
+    if file.cached_share(1, 0) is None:
+        pytest.skip("this system does not tell what is in the page cache (cachestat is Linux 6.5's)")
+
+
+def drop_from_page_cache(file: SystemFile, size: int) -> None:
+    """All of a file that has been synced."""
+    skip_unless_told_of_the_page_cache(file)
+    os.posix_fadvise(file._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    if file.cached_share(size, 0) == 1:
+        pytest.skip("this file system keeps in the page cache what it is told to drop")
 
 
 async def with_partition(

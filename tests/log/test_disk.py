@@ -9,6 +9,7 @@ from hypothesis import given
 from mainstem.log import SystemDisk
 from mainstem.log import disk as disk_module
 from tests.log.simulated_disk import SimulatedDisk
+from tests.log.support import drop_from_page_cache, skip_unless_told_of_the_page_cache
 
 
 @pytest.fixture(params=["system", "simulated"])
@@ -191,13 +192,10 @@ def test_a_read_around_the_cache_that_the_file_system_does_not_do_whole(tmp_path
 def test_what_is_in_the_page_cache_is_known(tmp_path):
     file = SystemDisk().open(tmp_path / "f", create=True)
     file.write([os.urandom(100_000)], 0)
-    if file.cached_share(100_000, 0) is None:
-        pytest.skip("this system does not tell what is in the page cache (cachestat is Linux 6.5's)")
+    skip_unless_told_of_the_page_cache(file)
     assert file.cached_share(100_000, 0) == 1
     file.sync()
-    os.posix_fadvise(file._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    if file.cached_share(100_000, 0) == 1:
-        pytest.skip("this file system keeps it there")
+    drop_from_page_cache(file, 100_000)
     assert file.cached_share(100_000, 0) < 1
     assert file.read(10, 50_000)
     assert file.cached_share(10, 50_000) == 1

@@ -21,7 +21,16 @@ from mainstem.log.reading import READ_SLACK
 from mainstem.records import HEADER, decode_header, decode_records, iter_headers, iter_spans
 from mainstem.records.record import assemble_batch
 from tests.log import cold_disk
-from tests.log.support import batch, joined, run, sequenced, values, with_partition
+from tests.log.support import (
+    batch,
+    drop_from_page_cache,
+    joined,
+    run,
+    sequenced,
+    skip_unless_told_of_the_page_cache,
+    values,
+    with_partition,
+)
 from tests.support.properties import examples
 
 NOW = 1_700_000_000_000
@@ -370,13 +379,10 @@ def test_what_was_appended_is_sent_from_the_file_until_it_has_left_the_page_cach
         for _ in range(5):
             await partition.append(batch(b"v" * 30_000))
         file = partition.segments[0].file
-        if file.cached_share(100_000, 0) is None:
-            pytest.skip("this system does not tell what is in the page cache")
+        skip_unless_told_of_the_page_cache(file)
         assert await _has_slices(partition)
         file.sync()
-        os.posix_fadvise(file._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        if file.cached_share(100_000, 0) == 1:
-            pytest.skip("this file system keeps it there")
+        drop_from_page_cache(file, 100_000)
         assert not await _has_slices(partition), "it came from the disk"
         os.pread(file._descriptor, 1 << 20, 0)
         assert not await _has_slices(partition), "it has come back from there"
@@ -400,12 +406,8 @@ def _flip(segment, position):
 def _flip_on_the_disk(segment, position, kept):
     """One bit, unseen by the process; `kept` is what the page cache still has of the segment."""
     descriptor = segment.file._descriptor
-    if segment.file.cached_share(segment.size, 0) is None:
-        pytest.skip("this system does not tell what is in the page cache")
     _flip(segment, position)
-    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    if segment.file.cached_share(segment.size, 0) == 1:
-        pytest.skip("this file system keeps it there")
+    drop_from_page_cache(segment.file, segment.size)
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
     page = position // 4_096 * 4_096
     if kept == "the start":

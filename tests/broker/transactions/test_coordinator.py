@@ -220,6 +220,16 @@ def last_fields(producer):
 # --- waiting ----------------------------------------------------------------------------------------------------------
 
 
+async def being_ended(transactions, group):
+    """The producer of a transaction, and the task that is about to end it."""
+    producer = await transactions.initialize("t", 60_000)
+    await transactions.add_partitions("t", producer, {A})
+    ended = group.create_task(transactions.end("t", producer, commit=True, version=1))
+    await asyncio.sleep(0)
+    assert transactions.describe("t").state in PREPARED
+    return producer, ended
+
+
 def test_requests_during_the_end_of_a_transaction_wait_for_it(tmp_path, clock):
     """No CONCURRENT_TRANSACTIONS: Kafka's clients would sleep 20 to 200 ms after each."""
 
@@ -227,12 +237,8 @@ def test_requests_during_the_end_of_a_transaction_wait_for_it(tmp_path, clock):
         async with running(tmp_path, clock) as broker:
             await a_topic(broker)
             transactions = broker.transactions
-            producer = await transactions.initialize("t", 60_000)
-            await transactions.add_partitions("t", producer, {A})
             async with asyncio.TaskGroup() as group:
-                ended = group.create_task(transactions.end("t", producer, commit=True, version=1))
-                await asyncio.sleep(0)
-                assert transactions.describe("t").state in PREPARED
+                producer, ended = await being_ended(transactions, group)
                 repeated = group.create_task(transactions.end("t", producer, commit=True, version=1))
                 added = group.create_task(transactions.add_partitions("t", producer, {B}))
             assert ended.result() == repeated.result() == producer
@@ -247,12 +253,8 @@ def test_who_takes_a_transactional_id_over_waits_for_the_end_of_its_transaction(
         async with running(tmp_path, clock) as broker:
             await a_topic(broker)
             transactions = broker.transactions
-            producer = await transactions.initialize("t", 60_000)
-            await transactions.add_partitions("t", producer, {A})
             async with asyncio.TaskGroup() as group:
-                ended = group.create_task(transactions.end("t", producer, commit=True, version=1))
-                await asyncio.sleep(0)
-                assert transactions.describe("t").state in PREPARED
+                producer, ended = await being_ended(transactions, group)
                 taken = group.create_task(transactions.initialize("t", 60_000))
             assert ended.result() == producer
             assert taken.result() == Producer(producer.producer_id, producer.producer_epoch + 1)
