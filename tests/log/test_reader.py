@@ -18,6 +18,7 @@ from mainstem.log.cleaner import Cleaner
 from mainstem.log.disk import SystemFile
 from mainstem.log.file_slice import FileSlice
 from mainstem.log.reading import READ_SLACK
+from mainstem.log.segment import OpenFiles
 from mainstem.records import HEADER, decode_header, decode_records, iter_headers, iter_spans
 from mainstem.records.record import assemble_batch
 from tests.log import cold_disk
@@ -175,6 +176,19 @@ def test_only_what_was_appended_lately_and_is_in_memory_is_sent_from_the_file(tm
         assert not await _has_slices(partition), "what an earlier run has appended is checked"
 
     run(with_partition(tmp_path, reopened, disk=disk))
+
+
+def test_nothing_is_sent_from_a_file_where_too_many_stay_open_for_it(tmp_path, monkeypatch):
+    async def test(partition):
+        for _ in range(5):
+            await partition.append(batch(b"v" * 30_000))
+        assert await _has_slices(partition)
+        monkeypatch.setattr(OpenFiles, "may_be_kept", False)
+        assert not await _has_slices(partition)
+
+    disk = cold_disk.ColdDisk()
+    disk.share = 1.0
+    run(with_partition(tmp_path, test, disk=disk))
 
 
 async def _compacted(partition):

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 
 from mainstem.log import SystemDisk
+from mainstem.log.limits import LET_GO
 from mainstem.log.segment import INDEX, BadBatch, OpenFiles, Segment
 from mainstem.records import decode_header
 from tests.log.simulated_disk import SimulatedDisk
@@ -130,6 +131,18 @@ def test_a_file_that_is_let_go_is_closed_once_nobody_reads_it(tmp_path):
     assert other.opened is not None
     with pytest.raises(FileNotFoundError):
         _ = segment.file
+
+
+def test_where_many_files_that_were_let_go_are_still_open_no_more_may_be_kept(tmp_path):
+    opened = OpenFiles(SystemDisk(), 2)
+    segments = [Segment(tmp_path, n, opened) for n in range(LET_GO // 2 + 2)]
+    for segment in segments:
+        segment.file_to_write(0)
+    assert opened.may_be_kept, "nobody has them"
+    kept = [segment.file for segment in segments]
+    assert not opened.may_be_kept
+    del kept
+    assert opened.may_be_kept
 
 
 def test_a_retired_segment_is_not_opened_again(tmp_path):

@@ -136,7 +136,7 @@ class Disk(Protocol):
 class SystemFile:
     """A file of the operating system."""
 
-    __slots__ = ("_descriptor", "_device", "_nowait", "path")
+    __slots__ = ("__weakref__", "_descriptor", "_device", "_nowait", "path")
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path

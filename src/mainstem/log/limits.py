@@ -2,7 +2,9 @@
 
 import resource
 
-_RESERVE = 64  # the journal, the checkpoint's files, compaction, and what a reader still has of segments let go
+LET_GO = 64
+"""So many files of segments that were let go may still be open: somebody reads them, or a client receives them."""
+_RESERVE = LET_GO + 16  # the journal, the checkpoint's files, compaction
 
 
 def open_files_limit(wanted: int) -> int:

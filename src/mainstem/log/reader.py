@@ -301,6 +301,8 @@ class Reader:
 
         They are known to be right, and no more is looked at than what is: else the system might read ahead of it.
         """
+        if not segment.file_may_be_kept:
+            return None
         most = min(most, _MOST_SLICE)
         known_end = place.start + step(place, most)
         index = segment.offset_index

@@ -8,6 +8,7 @@ A segment's numbers (`size`, `next_offset`, indexes) speak of what was *appended
 
 import errno
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,6 +21,7 @@ from mainstem.log.checkpoint import SegmentState
 from mainstem.log.disk import Disk, File
 from mainstem.log.errors import CorruptSegment
 from mainstem.log.index import AbortedTransaction, IndexState, OffsetIndex, TimeIndex, encode_aborted
+from mainstem.log.limits import LET_GO
 from mainstem.log.metadata import PARTITION_METADATA
 from mainstem.log.trust import Trust
 from mainstem.records import BatchHeader, CorruptBatch, decode_header
@@ -71,7 +73,13 @@ class OpenFiles:
         self.disk = disk
         self._most = most
         self._opened: deque[Segment] = deque()
+        self._let_go: weakref.WeakSet[File] = weakref.WeakSet()
         self._lock = threading.Lock()  # the loop, the writer and the readers all ask
+
+    @property
+    def may_be_kept(self) -> bool:
+        """There is room for a file to stay open for longer than a read: few are that were let go."""
+        return len(self._let_go) < LET_GO // 2
 
     def open(self, segment: "Segment", *, create: bool = False) -> File:
         """The segment's file, opened now unless it is open; from any thread.
@@ -88,7 +96,10 @@ class OpenFiles:
                 self._opened.append(segment)
             file = segment.opened
             while len(self._opened) > self._most:
-                self._opened.popleft().opened = None
+                oldest = self._opened.popleft()
+                if oldest.opened is not None:
+                    self._let_go.add(oldest.opened)
+                oldest.opened = None
         return file
 
     def forget(self, segment: "Segment") -> None:
@@ -97,6 +108,7 @@ class OpenFiles:
             file, segment.opened = segment.opened, None
             if file is not None:
                 self._opened.remove(segment)
+                self._let_go.add(file)
         # Only here, outside the lock, `file` is closed: that takes a while where it was large.
 
 
@@ -158,6 +170,11 @@ class Segment:
     def file_to_write(self, position: int) -> File:
         """The open file; the first write makes it."""
         return self.opened or self._files.open(self, create=position == 0)
+
+    @property
+    def file_may_be_kept(self) -> bool:
+        """For as long as a client takes to receive what is in it."""
+        return self._files.may_be_kept
 
     @property
     def indexed(self) -> bool:
