@@ -9,7 +9,8 @@ many times is told once. A group of another protocol is none of this API's: it i
 
 from typing import Any, Final
 
-from mainstem.broker.groups.classic.group import STABLE, ClassicGroup, Member
+from mainstem.broker.groups.classic.group import STABLE, ClassicGroup
+from mainstem.broker.groups.classic.members import Member
 from mainstem.broker.groups.errors import GroupError
 from mainstem.broker.groups.membership import Group
 from mainstem.broker.handlers import RequestContext, handler

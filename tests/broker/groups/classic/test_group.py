@@ -567,7 +567,7 @@ def test_unreadable_subscriptions_may_mean_any_topic():
 def test_a_restored_group_goes_on():
     desk, ids = stable("a", "b")
     restored = ClassicGroup.restore("g", desk.records[-1], desk.clock, ClassicGroupConfig())
-    assert (restored.state, restored.generation, restored.leader) == (STABLE, 2, ids["a"])
+    assert (restored.state, restored.generation, restored.members.leader) == (STABLE, 2, ids["a"])
     assert restored.subscribed_topics == {"t"}
     restored.heartbeat(ids["b"], None, 2)
     desk.group = restored
@@ -612,7 +612,7 @@ def test_a_generation_that_was_told_takes_its_assignment_after_a_crash():
     desk.join("b", ids["b"], protocols=OTHER)
     desk.join("a", ids["a"])
     group = killed(desk)
-    assert (group.state, group.generation, group.leader) == (COMPLETING, 3, ids["a"])
+    assert (group.state, group.generation, group.members.leader) == (COMPLETING, 3, ids["a"])
     group.heartbeat(ids["b"], None, 3)
     assert desk.sync("b", ids["b"], 3) is None
     assert desk.sync("a", ids["a"], 3, [(ids["a"], b"1"), (ids["b"], b"2")]).assignment == b"1"
@@ -743,7 +743,7 @@ class Groups(RuleBasedStateMachine):
         group, member_id = self.desk.group, self.ids[name]
         assignments = [(each, b"%d" % group.generation) for each in group.members]
         self.asked.add(name)
-        self.desk.sync(name, member_id, group.generation, assignments if group.leader == member_id else ())
+        self.desk.sync(name, member_id, group.generation, assignments if group.members.leader == member_id else ())
         self._settle_answers()
         answer = self.desk.answers.get(name)
         if answer is not None and answer.error is Code.none:
@@ -788,7 +788,8 @@ class Groups(RuleBasedStateMachine):
             assert group.state is EMPTY or (group.state is PREPARING and group.is_expected)
         else:
             assert group.state is not EMPTY
-            assert group.leader in group.members or (group.state is PREPARING and group.leader is None)
+            leader = group.members.leader
+            assert leader in group.members or (group.state is PREPARING and leader is None)
         for member in group.members.values():
             assert member.deadline is not None or member.join_reply or member.sync_reply, "it could stay for ever"
         if group.state in (STABLE, EMPTY):

@@ -85,7 +85,7 @@ def test_classic_members_go_on_with_what_they_were_to_have():
     desk.beat("a")
     b = desk.join(names=("sticky", "range")).member_id
     classic, value = downgraded(desk.group, {"a"}, desk.clock, ClassicGroupConfig())
-    assert (classic.generation, classic.state, classic.protocol, classic.leader) == (3, STABLE, "sticky", b)
+    assert (classic.generation, classic.state, classic.protocol, classic.members.leader) == (3, STABLE, "sticky", b)
     target = {number for _, numbers in desk.group.targets[b].items() for number in numbers}
     assert read_assignment(value.members[0].assignment).partitions == {"t": target}
     assert [protocol.name for protocol in classic.members[b].protocols] == ["sticky", "range"]

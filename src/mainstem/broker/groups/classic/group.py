@@ -19,13 +19,12 @@ subscribed topics are read, since offsets of subscribed topics neither expire no
 
 import enum
 import uuid
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 import msgspec
 
-from mainstem.broker.fields import CorruptCoordinatorRecord
+from mainstem.broker.groups.classic.members import Member, Members
 from mainstem.broker.groups.classic.messages import (
     JoinAnswer,
     JoinReply,
@@ -36,9 +35,7 @@ from mainstem.broker.groups.classic.messages import (
     SyncRequest,
 )
 from mainstem.broker.groups.config import ClassicGroupConfig
-from mainstem.broker.groups.embedded import read_topics
 from mainstem.broker.groups.errors import (
-    FencedInstance,
     GroupError,
     GroupNotEmpty,
     IllegalGeneration,
@@ -48,7 +45,7 @@ from mainstem.broker.groups.errors import (
     UnknownMember,
 )
 from mainstem.broker.groups.membership import Commit, Group
-from mainstem.broker.groups.records import GroupKey, GroupValue, MemberValue
+from mainstem.broker.groups.records import GroupKey, GroupValue
 from mainstem.core import Clock
 from mainstem.wire.errors import Code
 
@@ -93,56 +90,6 @@ class Step(msgspec.Struct):
     after_stored: "Callable[[], Step] | None" = None
 
 
-class Member:
-    """One member, and where it is in the rebalance."""
-
-    __slots__ = (
-        "assignment",
-        "client_host",
-        "client_id",
-        "deadline",
-        "instance_id",
-        "is_new",
-        "join_reply",
-        "member_id",
-        "protocols",
-        "rebalance_timeout_ms",
-        "session_timeout_ms",
-        "sync_reply",
-    )
-
-    def __init__(self, member_id: str, request: JoinRequest) -> None:
-        self.member_id = member_id
-        self.instance_id = request.instance_id
-        self.client_id = request.client_id
-        self.client_host = request.client_host
-        self.protocols = request.protocols
-        self.rebalance_timeout_ms = request.rebalance_timeout_ms
-        self.session_timeout_ms = request.session_timeout_ms
-        self.assignment = b""
-        self.join_reply: JoinReply | None = None
-        self.sync_reply: SyncReply | None = None
-        self.is_new = False
-        self.deadline: float | None = None
-        """Monotonic seconds when the member is given up; None while it waits for an answer of ours."""
-
-    def metadata(self, protocol: str | None) -> bytes:
-        """What the member says about itself in `protocol`."""
-        return next((each.metadata for each in self.protocols if each.name == protocol), b"")
-
-    def stored(self, protocol: str | None, assignment: bytes) -> MemberValue:
-        return MemberValue(
-            self.member_id,
-            self.instance_id,
-            self.client_id,
-            self.client_host,
-            self.rebalance_timeout_ms,
-            self.session_timeout_ms,
-            self.metadata(protocol),
-            assignment,
-        )
-
-
 class ClassicGroup(Group):
     """A group and its members. Every method that may lead to answers or a record returns a `Step`."""
 
@@ -154,15 +101,13 @@ class ClassicGroup(Group):
         self.protocol_type: str | None = None
         self.protocol: str | None = None
         self.generation = 0
-        self.leader: str | None = None
-        self.members: dict[str, Member] = {}
+        self.members = Members(group_id)
         self.state_since_ms = -1
         """Wall clock; -1 if unknown: offsets of an empty group expire from here on."""
         self.subscribed_topics: frozenset[str] | None = None
         """Of a `consumer` group whose subscriptions could be read; None otherwise."""
         self._clock = clock
         self._config = config
-        self._static: dict[str, str] = {}
         self._pending: dict[str, float] = {}  # member ids given out, not yet joined with: until when
         self._waiting_for_sync: set[str] = set()
         self._is_told = True  # of the generation: who joined waits until it is stored
@@ -187,7 +132,7 @@ class ClassicGroup(Group):
         group.generation = value.generation
         group.state_since_ms = value.state_since_ms
         if value.members:
-            group.protocol, group.leader = value.protocol, value.leader
+            group.protocol, group.members.leader = value.protocol, value.leader
             is_assigned = any(each.assignment for each in value.members)
             group.state = PREPARING if value.leader is None else STABLE if is_assigned else COMPLETING
         for each in value.members:
@@ -201,14 +146,13 @@ class ClassicGroup(Group):
                 rebalance_timeout_ms=each.rebalance_timeout_ms,
                 session_timeout_ms=each.session_timeout_ms,
             )
-            member = group.members[each.member_id] = Member(each.member_id, request)
+            member = Member(each.member_id, request)
             member.assignment = each.assignment
+            group.members.add(member)
             group._rearm(member)
-            if each.instance_id is not None:
-                group._static[each.instance_id] = each.member_id
         group.subscribed_topics = group._read_subscriptions()
         if group.state is PREPARING:
-            group._join_deadline = group._in(group._rebalance_timeout_ms())
+            group._join_deadline = group._in(group.members.rebalance_timeout_ms())
         elif group.state is COMPLETING:
             group._wait_for_sync()
         return group
@@ -218,7 +162,7 @@ class ClassicGroup(Group):
             self.protocol_type or "",
             self.generation,
             self.protocol,
-            self.leader,
+            self.members.leader,
             self.state_since_ms,
             tuple(m.stored(self.protocol, assignments.get(m.member_id, b"")) for m in self.members.values()),
         )
@@ -273,7 +217,7 @@ class ClassicGroup(Group):
             self._join_again(request, reply, step)
         elif request.instance_id is None:
             self._join_dynamic(request, reply, step)
-        elif request.instance_id in self._static:
+        elif self.members.holder(request.instance_id) is not None:
             self._replace_static(request, reply, step)
         else:
             self._add(f"{request.instance_id}-{uuid.uuid4()}", request, reply, step)
@@ -292,18 +236,15 @@ class ClassicGroup(Group):
         if not self.members and self.state is EMPTY:
             fits = bool(request.protocol_type and names)
         else:
-            fits = request.protocol_type == self.protocol_type and (not self.members or bool(names & self._common()))
+            fits = request.protocol_type == self.protocol_type and (
+                not self.members or bool(names & self.members.common_protocols())
+            )
         if not fits:
             raise InconsistentProtocol(
                 self.group_id,
-                f"protocol type {self.protocol_type!r} with {sorted(self._common())}, "
+                f"protocol type {self.protocol_type!r} with {sorted(self.members.common_protocols())}, "
                 f"found {request.protocol_type!r} with {sorted(names)}",
             )
-
-    def _common(self) -> set[str]:
-        """The protocols that every member knows."""
-        known = Counter(protocol.name for member in self.members.values() for protocol in member.protocols)
-        return {name for name, count in known.items() if count == len(self.members)}
 
     def _join_dynamic(self, request: JoinRequest, reply: JoinReply, step: Step) -> None:
         member_id = f"{request.client_id}-{uuid.uuid4()}"
@@ -314,41 +255,38 @@ class ClassicGroup(Group):
         _answer(step, reply, JoinAnswer(error=Code.member_id_required, member_id=member_id))
 
     def _join_again(self, request: JoinRequest, reply: JoinReply, step: Step) -> None:
-        member = self._check_member(request.member_id, request.instance_id)
+        member = self.members.check(request.member_id, request.instance_id)
         if self.state is EMPTY:
             raise UnknownMember(self.group_id, f"member {member.member_id} in an empty group")
         same = member.protocols == request.protocols
-        stays = same if self.state is COMPLETING else same and self.state is STABLE and self.leader != member.member_id
+        stays = (
+            same
+            if self.state is COMPLETING
+            else same and self.state is STABLE and self.members.leader != member.member_id
+        )
         if stays:  # its answer was lost, or a follower asks without need: the generation goes on
             if self._is_told:
                 _answer(step, reply, self._joined(member))
             else:
                 member.join_reply = reply
             return
-        self._update(member, request, reply)
+        member.update(request)
+        member.join_reply = reply
         self._rebalance_or_complete(step)
 
     def _replace_static(self, request: JoinRequest, reply: JoinReply, step: Step) -> None:
         """A static member is back without its id: a restart. It takes its old place; the old process is fenced."""
-        assert request.instance_id is not None
-        old_id, new_id = self._static[request.instance_id], f"{request.instance_id}-{uuid.uuid4()}"
-        old = self.members.pop(old_id)
-        if old.join_reply:
-            _answer(step, old.join_reply, JoinAnswer(error=Code.fenced_instance_id, member_id=old_id))
-        if old.sync_reply:
-            _answer(step, old.sync_reply, SyncAnswer(error=Code.fenced_instance_id))
-        member = self.members[new_id] = Member(new_id, request)
-        member.assignment = old.assignment
-        was_leader, told_leader = self.leader == old_id, self.leader or ""
-        if was_leader:
-            self.leader = new_id
-        self._static[request.instance_id] = new_id
-        if old_id in self._waiting_for_sync:
-            self._waiting_for_sync.remove(old_id)
-            self._waiting_for_sync.add(new_id)
+        told_leader = self.members.leader or ""
+        member = Member(f"{request.instance_id}-{uuid.uuid4()}", request)
+        old = self.members.take_over(member)
+        self._answer_join(old, JoinAnswer(error=Code.fenced_instance_id, member_id=old.member_id), step)
+        self._answer_sync(old, SyncAnswer(error=Code.fenced_instance_id), step)
+        if old.member_id in self._waiting_for_sync:
+            self._waiting_for_sync.remove(old.member_id)
+            self._waiting_for_sync.add(member.member_id)
         member.join_reply = reply
         self._rearm(member)
-        if self.state is STABLE and self._vote() == self.protocol:
+        if self.state is STABLE and self.members.vote() == self.protocol:
             self._keep_generation(member, request.may_skip_assignment, told_leader, step)
         elif self.state is COMPLETING:  # the leader may have been told the old id: it would get no assignment
             self._prepare_rebalance(step)
@@ -364,7 +302,7 @@ class ClassicGroup(Group):
         def stored() -> Step:
             after = Step()
             if self.generation == generation and self.state is STABLE and member.join_reply:
-                is_leader = self.leader == member.member_id
+                is_leader = self.members.leader == member.member_id
                 answer = self._joined(member)
                 if may_skip:
                     answer = msgspec.structs.replace(answer, skip_assignment=is_leader)
@@ -381,33 +319,25 @@ class ClassicGroup(Group):
         member.is_new, member.join_reply = True, reply
         if not self.members:
             self.protocol_type = request.protocol_type
-        if self.leader is None:
-            self.leader = member_id
-        self.members[member_id] = member
+        if self.members.leader is None:
+            self.members.leader = member_id
+        self.members.add(member)
         self._pending.pop(member_id, None)
-        if request.instance_id is not None:
-            self._static[request.instance_id] = member_id
         if self._initial is not None:
             self._member_came = True
         member.deadline = self._in(self._config.new_member_join_timeout_ms)
         self._rebalance_or_complete(step)
 
-    def _update(self, member: Member, request: JoinRequest, reply: JoinReply) -> None:
-        member.protocols = request.protocols
-        member.rebalance_timeout_ms = request.rebalance_timeout_ms
-        member.session_timeout_ms = request.session_timeout_ms
-        member.join_reply = reply
-
     def _joined(self, member: Member) -> JoinAnswer:
         everybody: tuple[tuple[str, str | None, bytes], ...] = ()
-        if self.leader == member.member_id:
+        if self.members.leader == member.member_id:
             everybody = tuple((m.member_id, m.instance_id, m.metadata(self.protocol)) for m in self.members.values())
         return JoinAnswer(
             member_id=member.member_id,
             generation=self.generation,
             protocol_type=self.protocol_type,
             protocol=self.protocol,
-            leader=self.leader or "",
+            leader=self.members.leader or "",
             members=everybody,
         )
 
@@ -435,11 +365,11 @@ class ClassicGroup(Group):
         first = self.state is EMPTY
         self._become(PREPARING)
         if not first:
-            self._join_deadline = self._in(self._rebalance_timeout_ms())
+            self._join_deadline = self._in(self.members.rebalance_timeout_ms())
             self._complete_if_all_joined(step)
             return
         delay = self._config.initial_rebalance_delay_ms
-        self._initial = (delay, max(self._rebalance_timeout_ms() - delay, 0))
+        self._initial = (delay, max(self.members.rebalance_timeout_ms() - delay, 0))
         self._member_came = False
         self._join_deadline = self._in(delay)
         if delay == 0:
@@ -465,18 +395,18 @@ class ClassicGroup(Group):
         self._join_deadline = self._initial = None
         for member in [m for m in self.members.values() if not m.join_reply and m.instance_id is None]:
             self._remove(member.member_id)
-        if self.members and not self._elect_leader():  # only static members, and none of them is here
-            self._join_deadline = self._in(max(self._rebalance_timeout_ms(), LEAST_RETRY_MS))
+        if self.members and not self.members.elect_leader():  # only static members, and none of them is here
+            self._join_deadline = self._in(max(self.members.rebalance_timeout_ms(), LEAST_RETRY_MS))
             return
         self.generation += 1
         self._waiting_for_sync.clear()
         if not self.members:
-            self.protocol = self.leader = None
+            self.protocol = self.members.leader = None
             self.subscribed_topics = self._read_subscriptions()
             self._become(EMPTY)
             step.record = self._value({})
             return
-        self.protocol = self._vote()
+        self.protocol = self.members.vote()
         self.subscribed_topics = self._read_subscriptions()
         self._become(COMPLETING)
         self._is_told = False
@@ -498,32 +428,7 @@ class ClassicGroup(Group):
 
     def _wait_for_sync(self) -> None:
         self._waiting_for_sync = set(self.members)
-        self._sync_deadline = self._in(self._rebalance_timeout_ms())
-
-    def _elect_leader(self) -> bool:
-        """A leader that takes part."""
-        leader = self.members.get(self.leader or "")
-        if leader is None or not leader.join_reply:
-            self.leader = next((m.member_id for m in self.members.values() if m.join_reply), self.leader)
-            leader = self.members.get(self.leader or "")
-        return leader is not None and leader.join_reply is not None
-
-    def _vote(self) -> str:
-        """Every member votes for the first of its protocols that all know."""
-        candidates = self._common()
-        votes = Counter(
-            next(protocol.name for protocol in member.protocols if protocol.name in candidates)
-            for member in self.members.values()
-        )
-        return votes.most_common(1)[0][0]
-
-    def _rebalance_timeout_ms(self) -> int:
-        """The longest of all members; who names none, 0 or less, is given as long as its session."""
-        timeouts = (
-            m.rebalance_timeout_ms if m.rebalance_timeout_ms > 0 else m.session_timeout_ms
-            for m in self.members.values()
-        )
-        return max(timeouts, default=0)
+        self._sync_deadline = self._in(self.members.rebalance_timeout_ms())
 
     # --- SyncGroup, Heartbeat, LeaveGroup -----------------------------------------------------------------------------
 
@@ -531,7 +436,7 @@ class ClassicGroup(Group):
         """A member asks for its part; the leader brings everybody's."""
         step = Step()
         try:
-            member = self._check_member(request.member_id, request.instance_id)
+            member = self.members.check(request.member_id, request.instance_id)
             self._check_generation(request.generation)
             self._check_same("protocol type", self.protocol_type, request.protocol_type)
             self._check_same("protocol", self.protocol, request.protocol)
@@ -547,7 +452,7 @@ class ClassicGroup(Group):
             _answer(step, reply, self._synced(member))
             return step
         member.sync_reply = reply
-        if self.leader == request.member_id:
+        if self.members.leader == request.member_id:
             complete = {each: request.assignments.get(each, b"") for each in self.members}
             step.record = self._value(complete)
             step.after_stored = lambda: self._assigned(request.generation, complete)
@@ -573,7 +478,7 @@ class ClassicGroup(Group):
             UnknownMember, FencedInstance, IllegalGeneration: it does not belong to the group (any more).
             RebalanceInProgress: it lives, and is to join again.
         """
-        member = self._check_member(member_id, instance_id)
+        member = self.members.check(member_id, instance_id)
         self._check_generation(generation)
         self._rearm(member)
         if self.state is PREPARING:
@@ -598,12 +503,12 @@ class ClassicGroup(Group):
 
     def _leave(self, member_id: str, instance_id: str | None, step: Step) -> Code:
         if not member_id and instance_id is not None:
-            member_id = self._static.get(instance_id, "")
+            member_id = self.members.holder(instance_id) or ""
         if member_id in self._pending:
             del self._pending[member_id]
             return Code.none
         try:
-            member = self._check_member(member_id, instance_id)
+            member = self.members.check(member_id, instance_id)
         except GroupError as error:
             return error.code
         self._dismiss(member, step)
@@ -656,7 +561,7 @@ class ClassicGroup(Group):
             self._answer_sync(member, SyncAnswer(error=code), step)
         if self.state is COMPLETING and not self._is_told:  # nobody will ever be told of this generation
             self._become(PREPARING)
-            self._join_deadline = self._in(self._rebalance_timeout_ms())
+            self._join_deadline = self._in(self.members.rebalance_timeout_ms())
         return step
 
     # --- offsets ------------------------------------------------------------------------------------------------------
@@ -672,7 +577,7 @@ class ClassicGroup(Group):
         if commit.generation < 0 and self.state is EMPTY:
             return  # an admin, or a consumer that assigns its partitions itself
         if commit.generation >= 0 or commit.member_id or commit.instance_id is not None:
-            member = self._check_member(commit.member_id, commit.instance_id)
+            member = self.members.check(commit.member_id, commit.instance_id)
             self._check_generation(commit.generation)
             if not commit.transactional:
                 self._rearm(member)
@@ -716,18 +621,6 @@ class ClassicGroup(Group):
 
     # --- small steps --------------------------------------------------------------------------------------------------
 
-    def _check_member(self, member_id: str, instance_id: str | None) -> Member:
-        if instance_id is not None:
-            current = self._static.get(instance_id)
-            if current is None:
-                raise UnknownMember(self.group_id, f"no member with instance id {instance_id}")
-            if current != member_id:
-                raise FencedInstance(self.group_id, f"instance id {instance_id} is {current} now, found {member_id}")
-        member = self.members.get(member_id)
-        if member is None:
-            raise UnknownMember(self.group_id, f"no member {member_id!r}")
-        return member
-
     def _check_generation(self, generation: int) -> None:
         if generation != self.generation:
             raise IllegalGeneration(self.group_id, f"generation {self.generation}, found {generation}")
@@ -742,12 +635,7 @@ class ClassicGroup(Group):
         self._remove(member.member_id)
 
     def _remove(self, member_id: str) -> None:
-        member = self.members.pop(member_id, None)
-        instance_id = member.instance_id if member is not None else None
-        if instance_id is not None and self._static.get(instance_id) == member_id:  # it may be another member's by now
-            del self._static[instance_id]
-        if self.leader == member_id:
-            self.leader = next(iter(self.members), None)
+        self.members.remove(member_id)
         self._pending.pop(member_id, None)
         self._waiting_for_sync.discard(member_id)
 
@@ -775,12 +663,7 @@ class ClassicGroup(Group):
         self.state_since_ms = self._clock.now_ms()
 
     def _read_subscriptions(self) -> frozenset[str] | None:
-        if self.protocol_type != "consumer":
-            return None
-        try:
-            return frozenset(topic for m in self.members.values() for topic in read_topics(m.metadata(self.protocol)))
-        except CorruptCoordinatorRecord:
-            return None
+        return self.members.subscriptions(self.protocol) if self.protocol_type == "consumer" else None
 
 
 def _answer(step: Step, reply: Callable[[T], None], answer: T) -> None:
