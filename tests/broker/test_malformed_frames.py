@@ -8,6 +8,7 @@ million bytes.
 import os
 import random
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -21,7 +22,8 @@ from hypothesis import strategies as st
 from mainstem.broker.handlers import load_handlers
 from mainstem.wire import codec, frames
 from tests.support import processes
-from tests.support.ports import free_port
+from tests.support.certificates import Authority
+from tests.support.ports import free_ports
 from tests.support.properties import examples
 from tests.support.raw import RawClient
 from tests.support.rights import REQUESTS, Secrets
@@ -44,12 +46,15 @@ sent: list[int] = []
 
 @pytest.fixture(scope="module")
 def limited(tmp_path_factory):
-    """A log with little memory: its process, its address, and that of who may do everything."""
-    directory, port = tmp_path_factory.mktemp("fuzzed"), free_port()
+    """A log with little memory: its process, and its addresses: for anybody, for who logs in, and over TLS."""
+    directory, (port, tls_port) = tmp_path_factory.mktemp("fuzzed"), free_ports(2)
+    certificate, key = Authority(directory).issue("log")
     (directory / "mainstem.toml").write_text(
         "[broker]\nauthorizer_enable = true\nsuper_users = ['User:root']\nqueued_max_request_bytes = 16777216\n"
         "group_initial_rebalance_delay_ms = 0\nconnection_failed_authentication_delay_ms = 1\n"
         f"[broker.listeners.admin]\nport = {port}\nprotocol = 'SASL_PLAINTEXT'\nsasl_enabled_mechanisms = ['PLAIN']\n"
+        f"[broker.listeners.tls]\nport = {tls_port}\nprotocol = 'SSL'\n"
+        f"certificate_file = '{certificate}'\nkey_file = '{key}'\n"
     )
     command = [sys.executable, "-m", "mainstem", "log", "start", "--data", str(directory / "data")]
     command += ["--listen", "127.0.0.1:0", "--config", str(directory / "mainstem.toml"), "--log-level", "error"]
@@ -71,7 +76,7 @@ def limited(tmp_path_factory):
             for operation in operations
         ]
         assert all(each.error_code == 0 for each in admin.call(30, 2, creations=creations).results)
-    yield process, bootstrap, port
+    yield process, bootstrap, f"127.0.0.1:{port}", f"127.0.0.1:{tls_port}"
     processes.stop(process)
     process.stdout.close()
     said.close()
@@ -99,9 +104,9 @@ def corpus():
 CORPUS = corpus()
 
 
-def mutated(chance):
-    """A frame with its size, after some changes."""
-    data = bytearray(chance.choice(CORPUS))
+def mutated(corpus, chance):
+    """One of them, after some changes."""
+    data = bytearray(chance.choice(corpus))
     for _ in range(chance.choice((0, 1, 1, 2, 4, 8))):
         at = chance.randrange(len(data)) if data else 0
         how = chance.randrange(7)
@@ -119,15 +124,38 @@ def mutated(chance):
             data[at : at + 4] = struct.pack(">i", chance.choice((-1, 0, 1, 0x7FFF, 1 << 24, 2**31 - 1, -(2**31))))
         else:
             data = data[:at]
+    return bytes(data)
+
+
+def framed(data, chance):
+    """With its size, which may lie."""
     size = len(data) if chance.random() < 0.95 else chance.choice((-1, 0, 3, len(data) + 9, 1 << 26, 2**31 - 1))
     return struct.pack(">i", size) + data
 
 
-def send(bootstrap, data):
-    """On a connection of its own, in pieces; what is answered is not waited for."""
+def connect(bootstrap):
     host, _, port = bootstrap.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
-        connection.settimeout(10)
+    return socket.create_connection((host, int(port)), timeout=10)
+
+
+def tls_context():
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def first_bytes_of_tls():
+    """What a client says first."""
+    said = ssl.MemoryBIO()
+    client = tls_context().wrap_bio(ssl.MemoryBIO(), said)
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    return said.read()
+
+
+def send(connection, data):
+    """In pieces; what is answered is not waited for."""
+    with connection:
         try:
             for start in range(0, len(data), 3000):
                 connection.sendall(data[start : start + 3000])
@@ -135,10 +163,14 @@ def send(bootstrap, data):
                 try:
                     while connection.recv(65_536):
                         pass
-                except BlockingIOError:
+                except (BlockingIOError, ssl.SSLWantReadError):
                     pass
                 connection.settimeout(10)
-        except (ConnectionError, TimeoutError):  # it was closed, or nothing more is read: answers are not taken
+        except (
+            ConnectionError,
+            TimeoutError,
+            ssl.SSLError,
+        ):  # it was closed, or nothing more is read: answers are not taken
             pass
 
 
@@ -153,7 +185,7 @@ def check_alive(process, bootstrap):
 @pytest.fixture(scope="module")
 def counted(limited):
     """At least a million bytes were sent; ten million in the long profile."""
-    process, bootstrap, _ = limited
+    process, bootstrap, *_ = limited
     yield
     assert sum(sent) >= (10_000_000 if examples(1) > 1 else 1_000_000)
     check_alive(process, bootstrap)
@@ -165,23 +197,39 @@ def counted(limited):
 @given(st.integers(0, 2**63), st.booleans())
 def test_bytes_that_are_nearly_requests(limited, seed, unknown):
     """On the plain listener, and by clients that have not said who they are."""
-    process, bootstrap, port = limited
+    process, bootstrap, unknowns, _ = limited
     chance = random.Random(seed)
     left = BYTES_PER_EXAMPLE
     while left > 0:
-        data = b"".join(mutated(chance) for _ in range(chance.choice((1, 1, 3, 10))))
-        send(f"127.0.0.1:{port}" if unknown else bootstrap, data)
+        data = b"".join(framed(mutated(CORPUS, chance), chance) for _ in range(chance.choice((1, 1, 3, 10))))
+        send(connect(unknowns if unknown else bootstrap), data)
         left -= len(data)
         sent.append(len(data))
     check_alive(process, bootstrap)
 
 
+@pytest.mark.timeout(3000)
+@settings(max_examples=examples(10))
+@given(st.integers(0, 2**63))
+def test_bytes_that_are_nearly_tls_and_nearly_requests_within_it(limited, seed):
+    process, bootstrap, _, over_tls = limited
+    chance, hello, context = random.Random(seed), first_bytes_of_tls(), tls_context()
+    for _ in range(10):
+        send(connect(over_tls), mutated([hello], chance) + chance.randbytes(chance.choice((0, 0, 1_000))))
+        inside = context.wrap_socket(connect(over_tls))
+        send(inside, b"".join(framed(mutated(CORPUS, chance), chance) for _ in range(3)))
+    broken = context.wrap_socket(connect(over_tls))
+    with socket.socket(fileno=broken.detach()) as beneath:  # a record that no key fits
+        beneath.sendall(b"\x17\x03\x03\x01\x00" + chance.randbytes(256))
+    check_alive(process, bootstrap)
+    with context.wrap_socket(connect(over_tls)) as good:
+        good.sendall(struct.pack(">i", len(asked := frame(18, 0, {}))) + asked)
+        assert good.recv(4), "it is answered"
+
+
 def test_many_clients_that_announce_much_and_send_little(limited):
-    process, bootstrap, port = limited
-    host, _, plain = bootstrap.rpartition(":")
-    clients = [
-        socket.create_connection((host, int(port if number % 2 else plain)), timeout=10) for number in range(200)
-    ]
+    process, bootstrap, unknowns, _ = limited
+    clients = [connect(unknowns if number % 2 else bootstrap) for number in range(200)]
     for number, client in enumerate(clients):
         announced = struct.pack(">i", 500_000 if number % 2 else 100_000_000)
         client.sendall(announced + b"\0\0\0\x0d" + bytes(50_000))
