@@ -364,6 +364,45 @@ def test_housekeeping_runs_by_itself(tmp_path):
     run(with_partition(tmp_path, test, clock=clock, config=config, topic=TopicConfig(retention_ms=1_000)))
 
 
+def test_housekeeping_of_many_partitions_lets_others_have_their_turns(tmp_path):
+    async def test():
+        log = await open_log(tmp_path)
+        topic = TopicConfig(cleanup_policy="compact")
+        for number in range(350):
+            await log.create_partition(TopicPartition("many", number), TOPIC_ID, topic)
+        turns = 0
+
+        async def count():
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        async with asyncio.TaskGroup() as group:
+            others = group.create_task(count())
+            await log.housekeep()
+            others.cancel()
+        assert turns >= 9, "three in each of its three rounds"
+        await log.close()
+
+    run(test())
+
+
+def test_a_partition_that_is_deleted_while_housekeeping_is_about_is_left_out(tmp_path):
+    async def test():
+        log = await open_log(tmp_path)
+        for number in range(150):
+            await log.create_partition(TopicPartition("many", number), TOPIC_ID, TopicConfig())
+        with structlog.testing.capture_logs() as said:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(log.housekeep())
+                group.create_task(log.delete_partition(TopicPartition("many", 149)))
+        assert [line["event"] for line in said if "housekeeping" in line["event"]] == []
+        await log.close()
+
+    run(test())
+
+
 def test_producers_are_forgotten_after_a_while(tmp_path):
     clock = ManualClock()
 

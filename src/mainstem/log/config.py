@@ -39,7 +39,7 @@ class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     journal_bytes: Annotated[int, Meta(ge=4096, le=2**40)] = 64 * 2**20
     sync_threads: Annotated[int, Meta(ge=1, le=64)] = 8
     compaction_keys: Count = 2_000_000
-    housekeeping_interval_ms: Count = 30_000
+    housekeeping_interval_ms: Count = 15_000
     producer_id_expiration_ms: Count = DAY_MS
     read_threads: Annotated[int, Meta(ge=1, le=64)] = 4
     open_files: Annotated[int, Meta(ge=16)] = 16_384

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -39,6 +39,9 @@ from mainstem.log.writer import Writer
 log = get_logger()
 
 LOCK = ".lock"
+
+_AT_ONCE = 100
+"""Partitions that housekeeping looks at before others have a turn: a millisecond or two where nothing is to be done."""
 
 
 class LogDirectory:
@@ -279,25 +282,32 @@ class LogDirectory:
 
         Retention of all comes first: it makes the room that a checkpoint needs, for which compaction may have to wait.
         """
-        for partition in self._usable():
+        async for partition in self._in_turn():
             with _others_go_on(partition):
                 await housekeeping.enforce_retention(partition)
                 partition.expire_producers(self.config.producer_id_expiration_ms)
-        compacted = [partition for partition in self._usable() if partition.config.compacts]
-        for partition in compacted:
+        waits = False
+        async for partition in self._in_turn(compacted=True):
             housekeeping.roll_if_old(partition)
-        if any(housekeeping.waits_for_checkpoint(partition) for partition in compacted):
+            waits = waits or housekeeping.waits_for_checkpoint(partition)
+        if waits:
             try:
                 await self.checkpoint()
             except StorageError as error:  # what the last one covers may be compacted all the same
                 log.warning("compaction_without_checkpoint", path=str(self.path), error=str(error))
-        for partition in compacted:
+        async for partition in self._in_turn(compacted=True):
             with _others_go_on(partition):
                 await housekeeping.compact(partition, self._cleaner, most_keys=self.config.compaction_keys)
         await self._cleaner.rest()
 
-    def _usable(self) -> list[PartitionLog]:
-        return [p for p in self._partitions.values() if p.configured and not (p.error or p.append_error)]
+    async def _in_turn(self, *, compacted: bool = False) -> AsyncIterator[PartitionLog]:
+        """Those that are usable when it is their turn; whoever else waits for the loop goes on between some of them."""
+        for number, partition in enumerate(list(self._partitions.values()), start=1):
+            is_usable = partition.configured and not (partition.error or partition.append_error)
+            if is_usable and (partition.config.compacts or not compacted):
+                yield partition
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     # -- where the disk fails -------------------------------------------------------------------------------------
 
