@@ -16,7 +16,7 @@ leader with an error; never needed: there is one node. 13: topic ids.
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 from uuid import UUID
 
 from mainstem.broker.answers import Later
@@ -137,7 +137,7 @@ def _produce_one(request: ProduceRequest, ctx: RequestContext) -> Later | None:
     return answer
 
 
-def _refuse_transactional(header: BatchHeader) -> None:
+def _refuse_transactional(header: BatchHeader) -> NoReturn:
     raise RequestError(Code.invalid_txn_state, "a transactional batch in a request without transactional id")
 
 
@@ -207,9 +207,7 @@ class _Produce:
         def verify(header: BatchHeader) -> None:
             transactional_id = self._request.transactional_id
             if transactional_id is None:
-                raise RequestError(
-                    Code.invalid_txn_state, "a transactional batch in a request without transactional id"
-                )
+                _refuse_transactional(header)
             added = self._broker.transactions.verify_or_add(
                 transactional_id,
                 header.producer_id,
