@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import mainstem
 from mainstem.broker.answer_memory import PATIENCE_SECONDS
 from mainstem.broker.config import BrokerConfig
+from mainstem.broker.connection import Connection
 from mainstem.core import ManualClock, SystemClock
 from mainstem.records import Record, build_batch
 from mainstem.wire import codec
@@ -294,6 +295,46 @@ def test_large_requests_of_many_share_one_budget_and_are_all_answered(tmp_path):
 
     asyncio.run(check(tmp_path))
     assert max(most) <= limit + 12 * 4 * 65_536 + len(large)
+
+
+@pytest.mark.parametrize("first", [12_000, 19_531, 40_000, 65_528])
+def test_a_request_larger_than_the_room_is_copied_a_few_times_however_it_comes(tmp_path, monkeypatch, first):
+    """Four kilobytes at a time, one of 36 MB kept the log busy for a minute."""
+    limit = 1 << 20
+    large = frame(3, 4, 1, {"topics": [{"name": "!" * 250}] * 6000})
+    assert len(large) > 1.4 * limit
+    copied, grow = [], Connection._grow_frame
+
+    def count(connection, least):
+        copied.append(len(connection._frame))
+        grow(connection, least)
+
+    monkeypatch.setattr(Connection, "_grow_frame", count)
+
+    async def ask(broker) -> None:
+        reader, writer = await asyncio.open_connection(broker.host, broker.port)
+        writer.write(large[:first])
+        await until(lambda: any(each._frame is not None for each in broker.connections), "it has begun")
+        for start in range(first, len(large), 50_000):
+            writer.write(large[start : start + 50_000])
+            await writer.drain()
+        size = int.from_bytes(await reader.readexactly(4), "big")
+        assert len(await reader.readexactly(size)) == size
+        writer.close()
+
+    async def check(directory) -> None:
+        config = BrokerConfig(port=0, queued_max_request_bytes=limit)
+        async with running(directory, ManualClock(), config) as broker:
+            await ask(broker)
+            assert sum(copied) < 2 * len(large), "alone"
+            copied.clear()
+            async with asyncio.TaskGroup() as group:
+                for _ in range(4):
+                    group.create_task(ask(broker))
+            assert sum(copied) < 4 * 4 * len(large), "four at once"
+        assert broker.request_memory.held == 0
+
+    asyncio.run(check(tmp_path))
 
 
 def test_clients_that_stop_amid_their_requests_do_not_keep_others_out(tmp_path):

@@ -36,9 +36,10 @@ class Calls:
 class Connection:
     """Receives a request in pieces, as far as it may read; what was received is held until it is answered."""
 
-    def __init__(self, memory, pieces):
+    def __init__(self, memory, pieces, *, needs_room=False):
         self.memory = memory
         self.pieces = [piece * UNIT for piece in pieces]
+        self.needs_room = needs_room  # for the next piece, before it reads on
         self.received = 0
         self.reading = True
         self.answered = False
@@ -54,7 +55,8 @@ class Connection:
 
     def look_again(self):
         holds = 0 if self.answered else self.received
-        self.reading = self.memory.admits(self, unfinished=self.unfinished, holds=holds)
+        needs = self.pieces[0] if self.unfinished and self.needs_room else 0
+        self.reading = self.memory.admits(self, unfinished=self.unfinished, holds=holds, needs=needs)
 
     def abort(self):
         self.is_cut_off = True
@@ -182,15 +184,35 @@ def test_where_nobody_goes_on_what_waits_is_cut_off_too():
     assert memory.held == 0
 
 
+def test_who_needs_more_room_than_there_is_waits_for_it_or_for_its_turn():
+    calls = Calls()
+    memory = calls.memory(10 * UNIT)
+    first, second = (Connection(memory, [3, 5, 1], needs_room=True) for _ in range(2))
+    first.receive()
+    second.receive()
+    assert first.reading, "there was room"
+    assert second.reading, "it is its turn"
+    first.look_again()
+    assert not first.reading, "only four are left"
+    assert memory.room(first, 8 * UNIT) == 4 * UNIT
+    assert memory.room(second, 8 * UNIT) == 8 * UNIT
+    second.receive()
+    second.receive()
+    second.answer()
+    calls.run()
+    assert first.reading
+
+
 @given(
     requests=st.lists(st.lists(st.integers(1, 20), min_size=1, max_size=5), min_size=1, max_size=8),
     order=st.randoms(use_true_random=False),
+    needs_room=st.booleans(),
 )
-def test_every_request_arrives_in_the_end(requests, order):
+def test_every_request_arrives_in_the_end(requests, order, needs_room):
     calls = Calls()
     limit = 30
     memory = calls.memory(limit * UNIT)
-    connections = [Connection(memory, pieces) for pieces in requests]
+    connections = [Connection(memory, pieces, needs_room=needs_room) for pieces in requests]
     while not all(each.answered for each in connections):
         moves = [each.receive for each in connections if each.pieces and each.reading]
         moves += [each.answer for each in connections if not each.pieces and not each.answered]

@@ -1,6 +1,5 @@
 """docs/durability.md names tests that there are."""
 
-import ast
 import re
 
 from tests.support.repository import ROOT
@@ -8,8 +7,8 @@ from tests.support.repository import ROOT
 
 def test_every_test_that_holds_a_promise_exists() -> None:
     named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "durability.md").read_text()))
-    trees = [ast.parse(path.read_text()) for path in (ROOT / "tests").rglob("test_*.py")]
-    there = {each.name for tree in trees for each in tree.body if isinstance(each, ast.FunctionDef)}
+    texts = [path.read_text() for path in (ROOT / "tests").rglob("test_*.py")]
+    there = {name for text in texts for name in re.findall(r"^def (\w+)\(", text, re.MULTILINE)}
     assert len(named) > 30
     assert named <= there, named - there
 

@@ -197,6 +197,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is not None:
+            assert self._frame_filled < len(self._frame), "nothing is read before there is room for it"
             return self._frame_view[self._frame_filled :]
         begun = len(self._size_begun)
         if begun:
@@ -209,7 +210,6 @@ class Connection(asyncio.BufferedProtocol):
                 self._frame_filled += nbytes
                 if self._frame_filled < self._frame_size:
                     if self._frame_filled == len(self._frame):
-                        self._grow_frame()
                         self._adjust_reading()
                     return
                 self._requests.append(self._frame)
@@ -249,10 +249,9 @@ class Connection(asyncio.BufferedProtocol):
                 position += size
                 continue
             self._frame_filled = filled - position
-            more = max(_FIRST_ROOM, self._frame_filled)
-            if not self._memory.has_room(self, self._frame_filled + more):
-                more = _FIRST_ROOM
-            self._frame = bytearray(min(size, self._frame_filled + more))
+            most = max(_FIRST_ROOM, self._frame_filled)
+            more = self._memory.room(self, self._frame_filled + most) - self._frame_filled
+            self._frame = bytearray(min(size, self._frame_filled + max(_FIRST_ROOM, more)))
             self._hold(len(self._frame))
             self._frame_view = memoryview(self._frame)
             self._frame_size = size
@@ -265,16 +264,24 @@ class Connection(asyncio.BufferedProtocol):
         known = self._most_bytes == self.broker.config.socket_request_max_bytes
         return "socket_request_max_bytes" if known else "sasl_server_max_receive_size"
 
-    def _grow_frame(self) -> None:
+    @property
+    def _least_growth(self) -> int:
+        """Bytes that a frame whose room is used up needs before more of it is read. Each growth copies what has
+        arrived: small steps would copy a large frame thousands of times.
+        """
+        if self._frame is None or self._frame_filled < len(self._frame):
+            return 0
+        return min(self._frame_size - len(self._frame), max(_FIRST_ROOM, len(self._frame) // _GROWTH))
+
+    def _grow_frame(self, least: int) -> None:
         assert self._frame is not None
         arrived = self._frame  # the transport still has a view of it, so it cannot be resized
-        room = _GROWTH * len(arrived)
-        if not self._memory.has_room(self, room - len(arrived)):
-            room = len(arrived) + _FIRST_ROOM  # until there is, or it is this one's turn
-        self._frame = bytearray(min(self._frame_size, room))
+        most = min(self._frame_size, _GROWTH * len(arrived)) - len(arrived)
+        more = max(least, self._memory.room(self, most))
+        self._frame = bytearray(len(arrived) + more)
         self._frame[: len(arrived)] = arrived
         self._frame_view = memoryview(self._frame)
-        self._hold(len(self._frame) - len(arrived))
+        self._hold(more)
 
     def _hold(self, size: int) -> None:
         self._held_bytes += size
@@ -452,7 +459,12 @@ class Connection(asyncio.BufferedProtocol):
         )
         if busy:
             self._memory.leave(self)  # others may have the room meanwhile
-        full = busy or not self._memory.admits(self, unfinished=self._frame is not None, holds=self._held_bytes)
+        needs = self._least_growth
+        full = busy or not self._memory.admits(
+            self, unfinished=self._frame is not None, holds=self._held_bytes, needs=needs
+        )
+        if needs and not full:
+            self._grow_frame(needs)
         if full is not self._reading_paused and not self._transport.is_closing():
             self._reading_paused = full
             if full:

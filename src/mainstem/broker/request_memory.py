@@ -73,18 +73,18 @@ class RequestMemory:
         if self._waiting and self.held < self.limit:
             self._wake()
 
-    def has_room(self, reader: Reader, size: int) -> bool:
-        """Whether so many bytes more may be held for what it has not sent yet."""
-        return self.held + size <= self.limit or self._favourite is reader
+    def room(self, reader: Reader, most: int) -> int:
+        """How many bytes more, of `most`, may be held for what it has not sent yet."""
+        return most if self._favourite is reader else min(most, max(self.limit - self.held, 0))
 
-    def admits(self, reader: Reader, *, unfinished: bool, holds: int) -> bool:
+    def admits(self, reader: Reader, *, unfinished: bool, holds: int, needs: int = 0) -> bool:
         """May it read on? If not, it is told to look again. `unfinished`: a request has arrived in part; `holds`: bytes
-        of the budget that are the reader's.
+        of the budget that are the reader's; `needs`: so many more, before it can.
         """
         if self._favourite is reader and not holds:
             self._dismiss()
         self._small.discard(reader)
-        if self.held < self.limit:
+        if self.held + max(needs, 1) <= self.limit:
             admitted = True
         elif holds < SMALL_BYTES and len(self._small) < self.limit // 4 // SMALL_BYTES:
             self._small.add(reader)

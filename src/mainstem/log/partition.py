@@ -125,7 +125,7 @@ class PartitionLog:
         self._scheduled = False
         self._flushing = Flushing(shared.loop, self._schedule)
         self._reader = Reader(self.segments, self, shared.threads, shared.cold, shared.look_ups, shared.clock)
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: dict[Callable[[], None], None] = {}
         self.leaving = asyncio.Lock()
         """Held while segments leave the log: one reason at a time."""
 
@@ -183,12 +183,11 @@ class PartitionLog:
 
     def add_listener(self, callback: Callable[[], None]) -> None:
         """Call `callback` on the loop whenever high watermark or last stable offset advance, or the partition goes."""
-        self._listeners.append(callback)
+        self._listeners[callback] = None
 
     def remove_listener(self, callback: Callable[[], None]) -> None:
         """Call it no more; one that is not there is fine."""
-        if callback in self._listeners:
-            self._listeners.remove(callback)
+        self._listeners.pop(callback, None)
 
     def check_usable(self) -> None:
         """Raise why the partition is offline, if it is.

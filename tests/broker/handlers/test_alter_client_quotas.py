@@ -28,3 +28,10 @@ def test_each_entity_for_itself_and_a_null_takes_away(raw):
     assert described(raw, ("user", 0, good)) == [{"consumer_byte_rate": 7e6}]
     assert altered(raw, entry(good, consumer_byte_rate=None)) == [Code.none]
     assert described(raw, ("user", 0, good)) == []
+
+
+def test_a_quota_that_is_set_twice_is_refused(raw):
+    user = f"u{uuid.uuid4().hex[:8]}"
+    asked = entry(user, producer_byte_rate=5e6)
+    assert altered(raw, asked | {"ops": asked["ops"] * 2}) == [Code.invalid_request]
+    assert described(raw, ("user", 0, user)) == []

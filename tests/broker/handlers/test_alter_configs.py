@@ -1,5 +1,7 @@
 """AlterConfigs: all that is set for a topic is replaced."""
 
+import uuid
+
 import pytest
 
 from mainstem.wire.errors import Code
@@ -41,14 +43,15 @@ def test_what_is_refused(raw, topic):
     assert alter(raw, "1", {}, kind=8).error_code is Code.invalid_request
 
 
-def test_a_topic_that_is_named_twice_is_taken_as_it_is_named_last(raw, topic):
+def test_a_topic_that_is_named_twice_is_refused_and_others_are_not(raw, topic):
+    raw.create_topic(other := uuid.uuid4().hex)
     asked = [
-        {"resource_type": 2, "resource_name": topic, "configs": [{"name": "retention.ms", "value": value}]}
-        for value in ("5", "7")
+        {"resource_type": 2, "resource_name": name, "configs": [{"name": "retention.ms", "value": value}]}
+        for name, value in ((topic, "5"), (other, "6"), (topic, "7"))
     ]
     answer = raw.call(33, 2, resources=asked)
-    assert [each.error_code for each in answer.responses] == [Code.none, Code.none]
-    assert settings(raw, topic) == {"retention.ms": "7"}
+    assert [each.error_code for each in answer.responses] == [Code.invalid_request, Code.none, Code.invalid_request]
+    assert (settings(raw, topic), settings(raw, other)) == ({}, {"retention.ms": "6"})
 
 
 def test_a_null_value_means_the_default(raw, topic):

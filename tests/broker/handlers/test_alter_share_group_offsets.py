@@ -56,5 +56,6 @@ def test_what_makes_no_group(raw, topic, group):
 
 
 def test_a_group_of_another_protocol_is_refused(raw, topic, group):
-    raw.call(8, 8, group_id=group, member_id="", generation_id_or_member_epoch=-1, topics=[])
+    topics = [{"name": topic, "partitions": [{"partition_index": 0, "committed_offset": 5}]}]
+    raw.call(8, 8, group_id=group, member_id="", generation_id_or_member_epoch=-1, topics=topics)
     assert alter(raw, group, (topic, [(0, 1)])).error_code == Code.group_id_not_found

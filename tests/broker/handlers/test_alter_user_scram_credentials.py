@@ -43,7 +43,9 @@ def test_what_is_wrong_has_kafkas_code(raw):
     gone = {"name": "never", "mechanism": 1}
     assert altered(raw, deletions=[gone]) == {"never": Code.resource_not_found}
     assert altered(raw, upsertion("a"), deletions=[{"name": "a", "mechanism": 1}]) == {"a": Code.duplicate_resource}
+    assert altered(raw, upsertion("a", 2), deletions=[{"name": "a", "mechanism": 1}]) == {"a": Code.duplicate_resource}
     assert altered(raw, upsertion("a"), upsertion("a")) == {"a": Code.duplicate_resource}
+    assert altered(raw, upsertion("a") | {"salted_password": b""}) == {"a": Code.unacceptable_credential}
     assert altered(raw, upsertion("")) == {"": Code.unacceptable_credential}
     assert altered(raw, upsertion("a", 9)) == {"a": Code.unsupported_sasl_mechanism}
     assert altered(raw, upsertion("a", 1, 16385)) == {"a": Code.unacceptable_credential}

@@ -60,3 +60,10 @@ def test_an_internal_topic_refuses(raw, name):
     for validate_only in (True, False):
         assert grow(raw, name, before + 1, validate_only=validate_only).error_code is Code.invalid_topic_exception
     assert partitions(raw, name) == before
+
+
+def test_a_topic_that_is_named_twice_is_refused_once(raw, topic):
+    asked = [{"name": topic, "count": count, "assignments": None} for count in (2, 3)]
+    (found,) = raw.call(37, 3, topics=asked, timeout=30_000).results
+    assert (found.name, found.error_code) == (topic, Code.invalid_request)
+    assert partitions(raw, topic) == 1

@@ -60,6 +60,9 @@ def test_kinds_values_and_entities_come_in_kafkas_order(raw):
     [
         ([("robot", 0, "r")], Code.unsupported_version),
         ([("user", 5, "u")], Code.invalid_request),
+        ([("user", 0, None)], Code.invalid_request),
+        ([("user", 1, "u")], Code.invalid_request),
+        ([("user", 2, "u")], Code.invalid_request),
         ([("user", 0, "u"), ("user", 1, None)], Code.invalid_request),
         ([("ip", 0, "1.2.3.4"), ("user", 1, None)], Code.invalid_request),
     ],

@@ -19,3 +19,4 @@ def test_every_version_names_the_node(raw, version, mainstem_log):
 
 def test_there_are_no_controllers(raw):
     assert raw.call(60, 1, endpoint_type=2).error_code is Code.mismatched_endpoint_type
+    assert raw.call(60, 1, endpoint_type=9).error_code is Code.unsupported_endpoint_type

@@ -49,7 +49,8 @@ def test_what_it_has_no_state_of(raw, topic, group):
     assert described(raw, group, asked) == expected
     assert described(raw, "", asked) == expected
     assert described(raw, group, []) == {}
-    raw.call(8, 8, group_id=group, member_id="", generation_id_or_member_epoch=-1, topics=[])
+    topics = [{"name": topic, "partitions": [{"partition_index": 0, "committed_offset": 5}]}]
+    raw.call(8, 8, group_id=group, member_id="", generation_id_or_member_epoch=-1, topics=topics)
     assert described(raw, group, asked) == expected
     assert described(raw, group) == {}
 
@@ -66,3 +67,9 @@ def test_of_a_topic_that_is_gone_nothing_is_told(raw, topic, group):
     raw.create_topic(topic)
     assert described(raw, group) == {}
     assert described(raw, group, [(topic, [0])]) == {topic: [(0, -1, -1)]}
+
+
+def test_a_group_that_is_asked_for_many_times_is_told_once(raw, topic, group):
+    set_offsets(raw, group, topic, p0=1)
+    (found,) = raw.call(90, 1, groups=1_000 * [{"group_id": group, "topics": None}]).groups
+    assert found.group_id == group

@@ -38,4 +38,16 @@ def test_errors(raw):
         Code.invalid_topic_exception,
         Code.unknown_topic_or_partition,
     ]
-    assert raw.call(75, 0, topics=[], response_partition_limit=0).topics == ()
+
+
+def test_the_cursor_is_at_a_topic_that_is_asked_for(raw, topic):
+    raw.create_topic(other := uuid.uuid4().hex)
+    for cursor in ({"topic_name": topic, "partition_index": -1}, {"topic_name": other, "partition_index": 0}):
+        answer = raw.call(75, 0, topics=[{"name": topic}], response_partition_limit=10, cursor=cursor)
+        assert [(each.name, each.error_code) for each in answer.topics] == [(topic, Code.invalid_request)]
+
+
+def test_a_page_has_one_partition_at_least(raw):
+    raw.create_topic(name := uuid.uuid4().hex, 3)
+    for limit in (0, -1):
+        assert pages(raw, [name], limit) == [(name, 0), (name, 1), (name, 2)]

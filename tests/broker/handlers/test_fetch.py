@@ -345,3 +345,23 @@ def test_a_fetch_whose_topic_is_deleted_is_told_so(mainstem_log, raw):
     raw.create_topic(name)
     append(raw, name, b"new")
     assert fetch(raw, name).error_code is Code.none
+
+
+def test_a_partition_that_is_named_many_times_is_fetched_once_from_where_it_is_named_last(raw, topic):
+    append(raw, topic, b"a")
+    append(raw, topic, b"b")
+    request = ask(topic)
+    partitions = request["topics"][0]["partitions"]
+    request["topics"][0]["partitions"] = 1_000 * partitions + [partitions[0] | {"fetch_offset": 1}]
+    (found,) = raw.call(1, 11, **request).responses[0].partitions
+    assert decode_header(found.records).base_offset == 1
+
+
+@pytest.mark.parametrize("version", [4, 11, 16])
+def test_an_isolation_level_that_there_is_not_is_refused(raw, topic, version):
+    topic_id = raw.call(3, 12, topics=[{"name": topic}]).topics[0].topic_id
+    answer = raw.call(1, version, **ask(topic, topic_id=topic_id, isolation_level=7))
+    if version < 7:
+        assert answer.responses[0].partitions[0].error_code is Code.invalid_request
+    else:
+        assert answer.error_code is Code.invalid_request

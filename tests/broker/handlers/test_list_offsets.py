@@ -71,6 +71,7 @@ def test_readers_of_committed_records_see_the_last_stable_offset(raw, topic):
     assert look_up(raw, topic, -1).offset == 2
     assert look_up(raw, topic, -1, isolation_level=1).offset == 1
     assert look_up(raw, topic, NOW + 1, isolation_level=1).offset == -1
+    assert (look_up(raw, topic, -3).offset, look_up(raw, topic, -3, isolation_level=1).offset) == (1, -1)
     raw.end(name, identity, commit=True)
     assert look_up(raw, topic, -1, isolation_level=1).offset == 3
 
@@ -80,6 +81,15 @@ def test_errors(raw, topic):
     assert look_up(raw, topic, -1, partition=7).error_code is Code.unknown_topic_or_partition
     assert look_up(raw, topic, -1, epoch=99).error_code is Code.unknown_leader_epoch
     assert look_up(raw, topic, -77).error_code is Code.unsupported_version
+    assert look_up(raw, topic, -1, isolation_level=7).error_code is Code.invalid_request
+
+
+def test_a_partition_that_is_asked_for_twice_is_refused_and_others_are_not(raw):
+    raw.create_topic(name := uuid.uuid4().hex, 2)
+    asked = [{"partition_index": index, "timestamp": -1, "current_leader_epoch": -1} for index in (0, 1, 0)]
+    (answer,) = raw.call(2, 11, replica_id=-1, topics=[{"name": name, "partitions": asked}]).topics
+    codes = [(each.partition_index, each.error_code) for each in answer.partitions]
+    assert codes == [(0, Code.invalid_request), (1, Code.none), (0, Code.invalid_request)]
 
 
 def test_a_leader_epoch_is_not_what_a_flipped_bit_says(tmp_path):

@@ -13,7 +13,7 @@ def test_every_version(raw, topic, version):
     name = uuid.uuid4().hex
     producer = producer_of(raw.init(name))
     raw.add(name, producer, topic, 0)
-    answer = raw.call(66, version, state_filters=["Ongoing", "Sleeping"], producer_id_filters=[producer[0]])
+    answer = raw.call(66, version, state_filters=["Ongoing", "Sleeping", "Dead"], producer_id_filters=[producer[0]])
     assert (answer.error_code, answer.unknown_state_filters) == (Code.none, ("Sleeping",))
     assert [(each.transactional_id, each.transaction_state) for each in answer.transaction_states] == [
         (name, "Ongoing")

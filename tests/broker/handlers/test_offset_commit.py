@@ -73,3 +73,14 @@ def test_a_commit_that_is_too_large_is_refused_by_partition(tmp_path):
             client.close()
 
     asyncio.run(story())
+
+
+def test_a_commit_of_nothing_that_may_be_committed_makes_no_group(raw, topic):
+    """Administrators saw it, and a share group of that name could not be had."""
+    group = uuid.uuid4().hex
+    entry = {"partition_index": 7, "committed_offset": 5}
+    for topics in ([], [{"name": topic, "partitions": [entry]}], [{"name": "no-such-topic", "partitions": [entry]}]):
+        answer = raw.call(8, 8, group_id=group, topics=topics)
+        codes = {each.error_code for found in answer.topics for each in found.partitions}
+        assert codes <= {Code.unknown_topic_or_partition}
+    assert raw.call(42, 2, groups_names=[group]).results[0].error_code is Code.group_id_not_found

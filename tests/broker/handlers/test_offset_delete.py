@@ -23,3 +23,4 @@ def test_offsets_of_a_group_without_members(raw, topic):
 def test_a_group_that_is_not_there(raw, topic):
     answer = raw.call(47, 0, group_id="nowhere", topics=[])
     assert answer.error_code is Code.group_id_not_found
+    assert raw.call(47, 0, group_id="", topics=[]).error_code is Code.invalid_group_id

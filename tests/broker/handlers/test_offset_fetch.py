@@ -48,3 +48,9 @@ def test_several_groups_and_one_that_is_not_there(raw, topic, group):
         (group, 1, Code.none),
         ("nowhere", 0, Code.none),
     ]
+
+
+def test_a_group_that_is_asked_for_many_times_is_told_once(raw, topic, group):
+    asked = [{"group_id": group, "topics": None}, {"group_id": "nobody", "topics": None}]
+    answer = raw.call(9, 8, groups=1_000 * asked)
+    assert [(each.group_id, len(each.topics)) for each in answer.groups] == [(group, 1), ("nobody", 0)]

@@ -1,5 +1,6 @@
 """Produce: what is taken, what is refused, and in which order."""
 
+import asyncio
 import itertools
 import time
 import uuid
@@ -8,10 +9,12 @@ import msgspec
 import pytest
 from crc32c import crc32c
 
+from mainstem.core import SystemClock
 from mainstem.records import Record, build_batch, decode_header, decode_records
 from mainstem.records.batch import HEADER
 from mainstem.records.record import assemble_batch
 from mainstem.wire.errors import Code
+from tests.support.broker import Client, running
 from tests.support.raw import RawClient
 
 NOW = int(time.time() * 1000)
@@ -367,3 +370,44 @@ def test_a_topic_with_its_own_compression_keeps_the_order_and_the_limit(raw, top
     for n, value in enumerate(sent):
         kept = fetched(raw, topic, n)
         assert [record.value for record in decode_records(kept[: decode_header(kept).size])] == [value]
+
+
+def test_a_transactions_first_batch_in_a_partition_is_its_producers_first(raw, topic):
+    """The one before may have been refused: it comes again, and would then be out of order for good."""
+    name = uuid.uuid4().hex
+    producer = raw.init(name)
+    identity = {"producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch, "transactional": True}
+    first, second = batch(b"1", base_sequence=0, **identity), batch(b"2", base_sequence=1, **identity)
+    codes = [
+        produce(raw, topic, each, transactional_id=name, version=12).error_code for each in (second, first, second)
+    ]
+    assert codes == [Code.out_of_order_sequence_number, Code.none, Code.none]
+
+
+def test_what_was_looked_into_before_the_topics_settings_changed_is_looked_into_again(tmp_path):
+    """A record without a key got into a compacted topic."""
+
+    async def story():
+        async with running(tmp_path, SystemClock()) as broker:
+            await broker.topics.create("t", 1, {"compression.type": "lz4"})
+            topic, client = broker.topics.by_name("t"), await Client.connect(broker)
+            (log,) = topic.logs
+            looks, prepare = 0, log.prepare
+
+            def prepared_too_soon(records):
+                nonlocal looks
+                looks += 1
+                if looks == 1:
+                    compacted = msgspec.structs.replace(log.config, cleanup_policy="compact")
+                    asyncio.get_running_loop().call_soon(setattr, log, "config", compacted)
+                return prepare(records)
+
+            log.prepare = prepared_too_soon
+            many = build_batch([Record(0, NOW, None, b"v" * 20) for _ in range(20_000)])
+            data = [{"name": "t", "partition_data": [{"index": 0, "records": many}]}]
+            answer = await client.call(0, 9, acks=-1, timeout=30_000, topic_data=data)
+            assert answer.responses[0].partition_responses[0].error_code is Code.invalid_record
+            assert looks == 2
+            client.close()
+
+    asyncio.run(story())

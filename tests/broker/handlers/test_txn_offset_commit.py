@@ -32,6 +32,7 @@ def test_a_commit_of_a_stranger_changes_nothing(raw, topic):
     assert stale is Code.invalid_producer_epoch
     unknown = raw.commit_in_transaction("nobody", producer, name, topic, 5, version=5)
     assert unknown is Code.invalid_producer_id_mapping
+    assert raw.call(42, 2, groups_names=[name]).results[0].error_code is Code.group_id_not_found, "it made no group"
     assert raw.committed(name, topic, stable=True) == (-1, Code.none)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import (
@@ -45,6 +46,7 @@ from mainstem.core import ManualClock
 from mainstem.log import LogConfig, LogDirectory
 from mainstem.wire.errors import Code, RequestError
 from tests.support import kafka_tools
+from tests.support.raw import RawClient
 
 
 class InMemory:
@@ -231,6 +233,24 @@ def test_entries_are_there_again_after_a_restart(tmp_path):
             await directory.close()
 
     asyncio.run(check())
+
+
+def test_who_may_act_on_the_cluster_may_ask_where_every_topics_epochs_ended(tmp_path):
+    config = msgspec.structs.replace(secured(), sasl_enabled_mechanisms=("PLAIN", "SCRAM-SHA-256"))
+    with mainstem.embedded(tmp_path, broker=config) as log:
+        root = AdminClient(as_user(log.bootstrap, "root"))
+        root.create_topics([NewTopic("t", 1)])["t"].result(30)
+        with RawClient(log.bootstrap) as alice:
+            alice.call(17, 1, mechanism="PLAIN")
+            assert alice.call(36, 2, auth_bytes=b"\0alice\0a").error_code is Code.none
+            asked = [{"topic": "t", "partitions": [{"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}]}]
+            codes = []
+            for allowed in (False, True):
+                if allowed:
+                    cluster = binding(ResourceType.BROKER, "kafka-cluster", AclOperation.CLUSTER_ACTION)
+                    root.create_acls([cluster])[cluster].result(30)
+                codes.append(alice.call(23, 4, replica_id=-1, topics=asked).topics[0].partitions[0].error_code)
+        assert codes == [Code.topic_authorization_failed, Code.none]
 
 
 # --- real clients -----------------------------------------------------------------------------------------------------

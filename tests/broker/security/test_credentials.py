@@ -50,10 +50,11 @@ def test_a_credential_is_kept_without_the_password_and_taken_before_the_settings
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (("", 1, 4096), Code.unacceptable_credential),
-        (("a", 3, 4096), Code.unsupported_sasl_mechanism),
-        (("a", 1, 4095), Code.unacceptable_credential),
-        (("a", 1, 16385), Code.unacceptable_credential),
+        (("", 1, 4096, b"s"), Code.unacceptable_credential),
+        (("a", 3, 4096, b"s"), Code.unsupported_sasl_mechanism),
+        (("a", 1, 4095, b"s"), Code.unacceptable_credential),
+        (("a", 1, 16385, b"s"), Code.unacceptable_credential),
+        (("a", 1, 4096, b""), Code.unacceptable_credential),
     ],
 )
 def test_what_may_not_be_kept(arguments, code):

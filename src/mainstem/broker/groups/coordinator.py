@@ -229,15 +229,12 @@ class GroupCoordinator:
                 return
             for at, (partition, value) in enumerate(offsets.items(), future.result()):
                 self.offsets.put(group_id, partition, value, at)
-            self.group(group_id)  # a look for groups without offsets may have removed it meanwhile
+            self.group(group_id)  # there is one from now on
             resolve(done, None)
 
-        if offsets:
-            appended = self.storage.store(group_id, _offset_entries(group_id, offsets))
-            self.offsets.queue(group_id, offsets)
-            appended.add_done_callback(stored)
-        else:
-            done.set_result(None)
+        appended = self.storage.store(group_id, _offset_entries(group_id, offsets))
+        self.offsets.queue(group_id, offsets)
+        appended.add_done_callback(stored)
         return done
 
     def check_transactional_commit(self, group_id: str, commit: Commit) -> None:
@@ -269,9 +266,11 @@ class GroupCoordinator:
         for partition, value in offsets.items():
             self.offsets.put_pending(number, producer_id, group_id, partition, value, at)
             at += 1
+        self.group(group_id)  # there is one from now on
         return stored
 
     def _committing_group(self, group_id: str, generation: int, unknown_group: Code) -> Group:
+        """It becomes one of `groups` only with what it commits: a refused commit leaves none behind."""
         if self._closed:
             raise CoordinatorUnavailable(group_id, "stopping")
         self.storage.check_read(group_id)
@@ -279,7 +278,7 @@ class GroupCoordinator:
             if unknown_group is Code.illegal_generation:
                 raise IllegalGeneration(group_id, "no such group")
             raise GroupError(unknown_group, group_id, "no such group")
-        return self.group(group_id)
+        return self.groups.get(group_id) or self.classic.new(group_id)
 
     def end_transaction(self, partition: int, producer_id: int, *, commit: bool) -> None:
         """The marker of the producer's transaction is durable in that partition of `__consumer_offsets`."""

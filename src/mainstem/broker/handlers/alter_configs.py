@@ -1,10 +1,11 @@
 """AlterConfigs, API 33, versions 0-2: replaces all that is set for a topic or a group. Deprecated in favour of API 44.
 
 Behaviour: durable when answered, in effect at once. Of the broker those of
-`broker.dynamic_settings` can be changed; the others come from its start.
+`broker.dynamic_settings` can be changed; the others come from its start. A resource that is named twice is refused.
 """
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 from mainstem.broker import configs
@@ -16,7 +17,17 @@ from mainstem.core import MainstemError
 from mainstem.wire.errors import Code, RequestError, code_of
 
 
-@handler(33, 0, 2, failure=lambda _request, _code: {"responses": []})
+def all_failed(request: Any, code: int) -> dict[str, Any]:
+    """The answer that gives each resource the code."""
+    return {
+        "responses": [
+            {"resource_type": each.resource_type, "resource_name": each.resource_name, "error_code": code}
+            for each in request.resources
+        ]
+    }
+
+
+@handler(33, 0, 2, failure=all_failed)
 async def alter_configs(request: Any, ctx: RequestContext) -> dict[str, Any]:
     return await alter_settings(request, ctx, lambda asked, _: read_configs(asked.configs))
 
@@ -25,14 +36,28 @@ async def alter_settings(
     request: Any, ctx: RequestContext, change: Callable[[Any, Mapping[str, str]], dict[str, str]]
 ) -> dict[str, Any]:
     """The answer, each resource for itself; `change(resource, present settings)` gives the settings to have."""
-    return {"responses": [await _alter(ctx, each, change, request.validate_only) for each in request.resources]}
+    times = Counter((each.resource_type, each.resource_name) for each in request.resources)
+    twice = {resource for resource, count in times.items() if count > 1}
+    return {
+        "responses": [
+            await _alter(ctx, each, change, twice=twice, validate_only=request.validate_only)
+            for each in request.resources
+        ]
+    }
 
 
 async def _alter(
-    ctx: RequestContext, asked: Any, change: Callable[[Any, Mapping[str, str]], dict[str, str]], validate_only: bool
+    ctx: RequestContext,
+    asked: Any,
+    change: Callable[[Any, Mapping[str, str]], dict[str, str]],
+    *,
+    twice: Set[tuple[int, str]],
+    validate_only: bool,
 ) -> dict[str, Any]:
     which = {"resource_type": asked.resource_type, "resource_name": asked.resource_name}
     try:
+        if (asked.resource_type, asked.resource_name) in twice:
+            raise RequestError(Code.invalid_request, f"the settings of {asked.resource_name!r} are given twice")
         check_configs(ctx, ALTER_CONFIGS, asked.resource_type, asked.resource_name)
         if asked.resource_type in (configs.GROUP, configs.BROKER):
             settings = ctx.broker.groups.settings if asked.resource_type == configs.GROUP else ctx.broker.dynamic
@@ -40,6 +65,7 @@ async def _alter(
             await settings.change(name, lambda present: change(asked, present), validate_only=only)
             return which
         _check_is_topic(asked.resource_type)
+        ctx.broker.topics.check_name(asked.resource_name)
         topic = ctx.broker.topics.by_name(asked.resource_name)
         if validate_only:
             ctx.broker.topics.settings_of(change(asked, topic.config))

@@ -19,9 +19,10 @@ async def alter_user_scram_credentials(request: Any, ctx: RequestContext) -> dic
     credentials = ctx.broker.credentials
     changes = [*request.deletions, *request.upsertions]
     times = Counter((each.name, each.mechanism) for each in changes)
+    both = {each.name for each in request.deletions} & {each.name for each in request.upsertions}
     refused: dict[str, RequestError] = {}
     for each in changes:
-        if times[each.name, each.mechanism] > 1:
+        if times[each.name, each.mechanism] > 1 or each.name in both:
             text = "A user credential cannot be altered twice in the same request"
             refused.setdefault(each.name, RequestError(Code.duplicate_resource, text))
             continue
@@ -29,7 +30,7 @@ async def alter_user_scram_credentials(request: Any, ctx: RequestContext) -> dic
             if each in request.deletions:
                 credentials.check_deletion(each.name, each.mechanism)
             else:
-                credentials.check_upsertion(each.name, each.mechanism, each.iterations)
+                credentials.check_upsertion(each.name, each.mechanism, each.iterations, bytes(each.salted_password))
         except RequestError as error:
             refused.setdefault(each.name, error)
     try:

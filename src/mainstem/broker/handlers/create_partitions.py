@@ -1,9 +1,11 @@
 """CreatePartitions, API 37, versions 0-3.
 
 Behaviour: grows topics; durable when answered. Assignments, where given, name this node for every new partition.
-An internal topic refuses: by the count of its partitions a coordinator finds a group's or a transactional id's records.
+A topic that is named twice is refused; so is an internal one: by the count of its partitions a coordinator finds a
+group's or a transactional id's records.
 """
 
+from collections import Counter
 from typing import Any, Final
 
 from mainstem.broker.handlers import RequestContext, handler
@@ -14,14 +16,25 @@ from mainstem.wire.errors import Code, RequestError, code_of
 _FIRST_STRICT: Final = 3
 
 
-@handler(37, 0, 3, failure=lambda _request, _code: {"results": []})
+@handler(
+    37, 0, 3, failure=lambda request, code: {"results": [{"name": t.name, "error_code": code} for t in request.topics]}
+)
 async def create_partitions(request: Any, ctx: RequestContext) -> dict[str, Any]:
-    return {"results": [await _grow(ctx, each, validate_only=request.validate_only) for each in request.topics]}
+    times = Counter(each.name for each in request.topics)
+    asked = {each.name: each for each in request.topics}
+    return {
+        "results": [
+            await _grow(ctx, each, times=times[name], validate_only=request.validate_only)
+            for name, each in asked.items()
+        ]
+    }
 
 
-async def _grow(ctx: RequestContext, asked: Any, *, validate_only: bool) -> dict[str, Any]:
+async def _grow(ctx: RequestContext, asked: Any, *, times: int, validate_only: bool) -> dict[str, Any]:
     topics, node = ctx.broker.topics, ctx.broker.config.node_id
     try:
+        if times > 1:
+            raise RequestError(Code.invalid_request, f"topic {asked.name!r} {times} times")
         ctx.check(ALTER, TOPIC, asked.name)
         topic = topics.by_name(asked.name)
         topics.check_not_internal(asked.name)

@@ -13,7 +13,16 @@ from mainstem.log import housekeeping
 from mainstem.wire.errors import Code, RequestError, code_of
 
 
-@handler(21, 0, 2, failure=lambda _request, _code: {"topics": []})
+def _failure(request: Any, code: int) -> dict[str, Any]:
+    return {
+        "topics": [
+            {"name": topic.name, "partitions": [_refused(each, code) for each in topic.partitions]}
+            for topic in request.topics
+        ]
+    }
+
+
+@handler(21, 0, 2, failure=_failure)
 async def delete_records(request: Any, ctx: RequestContext) -> dict[str, Any]:
     return {
         "topics": [
@@ -32,5 +41,9 @@ async def _delete(ctx: RequestContext, name: str, asked: Any) -> dict[str, Any]:
             raise RequestError(Code.policy_violation, f"topic {name!r}: cleanup.policy has no delete")
         low_watermark = await housekeeping.delete_records(partition_log, asked.offset)
     except MainstemError as error:
-        return {"partition_index": asked.partition_index, "low_watermark": -1, "error_code": code_of(error)}
+        return _refused(asked, code_of(error))
     return {"partition_index": asked.partition_index, "low_watermark": low_watermark}
+
+
+def _refused(asked: Any, code: int) -> dict[str, Any]:
+    return {"partition_index": asked.partition_index, "low_watermark": -1, "error_code": code}

@@ -16,13 +16,25 @@ from mainstem.wire.errors import Code, RequestError, code_of
 _FIRST_STRICT: Final = 5
 
 
-@handler(20, 1, 6, failure=lambda _request, _code: {"responses": []})
+def _asked(request: Any) -> list[tuple[str | None, Any]]:
+    """Name and topic id of each; from version 6 on one of them is null."""
+    if hasattr(request, "topics"):
+        return [(each.name, each.topic_id) for each in request.topics]
+    return [(name, None) for name in request.topic_names]
+
+
+def _failure(request: Any, code: int) -> dict[str, Any]:
+    return {
+        "responses": [
+            {"name": name, "topic_id": topic_id, "error_code": code}
+            for name, topic_id in dict.fromkeys(_asked(request))
+        ]
+    }
+
+
+@handler(20, 1, 6, failure=_failure)
 async def delete_topics(request: Any, ctx: RequestContext) -> dict[str, Any]:
-    if ctx.version >= 6:
-        asked = [(each.name, each.topic_id) for each in request.topics]
-    else:
-        asked = [(name, None) for name in request.topic_names]
-    times = Counter(asked)
+    times = Counter(_asked(request))
     return {"responses": [await _delete(ctx, name, topic_id, count) for (name, topic_id), count in times.items()]}
 
 

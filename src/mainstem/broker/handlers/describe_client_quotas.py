@@ -8,7 +8,7 @@ from typing import Any
 
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.security.acls import CLUSTER, DESCRIBE_CONFIGS, THE_CLUSTER
-from mainstem.broker.security.quotas import CLIENT, IP, SPECIFIED, USER
+from mainstem.broker.security.quotas import CLIENT, EXACT, IP, SPECIFIED, USER
 from mainstem.wire.errors import Code, RequestError
 
 _ORDER = ("consumer_byte_rate", "controller_mutation_rate", "request_percentage", "producer_byte_rate")
@@ -23,6 +23,8 @@ def describe_client_quotas(request: Any, ctx: RequestContext) -> dict[str, Any]:
             raise RequestError(Code.unsupported_version, f"Custom entity type '{each.entity_type}' not supported")
         if not 0 <= each.match_type <= SPECIFIED:
             raise RequestError(Code.invalid_request, f"Unexpected match type {each.match_type}")
+        if (each.match is not None) != (each.match_type == EXACT):
+            raise RequestError(Code.invalid_request, "a name goes with an exact match, and with no other")
     if len(set(kinds)) < len(kinds) or (IP in kinds and len(kinds) > 1):
         raise RequestError(Code.invalid_request, f"Invalid combination of filter components: {', '.join(kinds)}")
     components = [(each.entity_type, each.match_type, each.match) for each in request.components]

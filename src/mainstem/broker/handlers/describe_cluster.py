@@ -9,12 +9,15 @@ from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.metadata import cluster_operations, describe_node
 from mainstem.wire.errors import Code, RequestError
 
-_BROKERS = 1
+_BROKERS, _CONTROLLERS = 1, 2
 
 
 @handler(60, 0, 2)
 def describe_cluster(request: Any, ctx: RequestContext) -> dict[str, Any]:
-    if getattr(request, "endpoint_type", _BROKERS) != _BROKERS:
+    endpoints = getattr(request, "endpoint_type", _BROKERS)
+    if endpoints not in (_BROKERS, _CONTROLLERS):
+        raise RequestError(Code.unsupported_endpoint_type, f"endpoint type {endpoints}, expected {_BROKERS}")
+    if endpoints != _BROKERS:
         raise RequestError(Code.mismatched_endpoint_type, "this is a broker; there are no controllers")
     node = describe_node(ctx)
     return {

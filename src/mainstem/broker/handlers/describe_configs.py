@@ -16,7 +16,16 @@ from mainstem.core import MainstemError
 from mainstem.wire.errors import Code, RequestError, code_of
 
 
-@handler(32, 1, 4, failure=lambda _request, _code: {"results": []})
+def _failure(request: Any, code: int) -> dict[str, Any]:
+    return {
+        "results": [
+            {"resource_type": each.resource_type, "resource_name": each.resource_name, "error_code": code}
+            for each in request.resources
+        ]
+    }
+
+
+@handler(32, 1, 4, failure=_failure)
 def describe_configs(request: Any, ctx: RequestContext) -> dict[str, Any]:
     asked = {(each.resource_type, each.resource_name): each for each in request.resources}
     results = [_describe(ctx, each, with_synonyms=request.include_synonyms) for each in asked.values()]
@@ -59,6 +68,7 @@ def _describe(ctx: RequestContext, asked: Any, *, with_synonyms: bool) -> dict[s
 def _entries(ctx: RequestContext, kind: int, name: str) -> list[dict[str, Any]]:
     config = ctx.broker.config
     if kind == configs.TOPIC:
+        ctx.broker.topics.check_name(name)
         topic = ctx.broker.topics.by_name(name)
         dynamic = None if topic.internal else ctx.broker.dynamic
         return configs.describe_topic_configs(topic.logs[0].config, topic.config, dynamic)

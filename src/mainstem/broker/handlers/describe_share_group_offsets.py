@@ -2,7 +2,7 @@
 
 Behaviour: from which record on each share partition is not done, durably. Null topics: every partition that the group
 has state of, and that the client may see. Of what it has no state of, which may not even be there, the offset is -1, as
-in Kafka; so it is before a partition is first read.
+in Kafka; so it is before a partition is first read. A group that is asked for many times is told once.
 
 1: the lag, which counts the records that are not done (KIP-1226); -1 where the offset is.
 """
@@ -25,7 +25,8 @@ _NOTHING = ShareState(start_offset=UNKNOWN)
     90, 0, 1, failure=lambda request, code: {"groups": [_refused(each.group_id, code, None) for each in request.groups]}
 )
 async def describe_share_group_offsets(request: Any, ctx: RequestContext) -> dict[str, Any]:
-    return {"groups": [await _group(each, ctx) for each in request.groups]}
+    asked = {each.group_id: each for each in request.groups}
+    return {"groups": [await _group(each, ctx) for each in asked.values()]}
 
 
 async def _group(request: Any, ctx: RequestContext) -> dict[str, Any]:

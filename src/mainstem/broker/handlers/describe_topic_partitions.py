@@ -1,7 +1,7 @@
 """DescribeTopicPartitions, API 75, version 0 (KIP-966): topics in the order of their names, in pages.
 
-Behaviour: at most `response_partition_limit` partitions (and 2,000) per answer; the cursor names the next one. There
-are no eligible leader replicas beyond the one replica.
+Behaviour: at most `response_partition_limit` partitions (and 2,000, one at least) per answer; the cursor names the next
+one, of a topic that is asked for. There are no eligible leader replicas beyond the one replica.
 """
 
 from typing import Any, Final
@@ -15,17 +15,21 @@ from mainstem.wire.errors import Code, RequestError
 _MOST_PARTITIONS: Final = 2_000
 
 
-@handler(75, 0, 0, failure=lambda _request, _code: {"topics": []})
+@handler(
+    75, 0, 0, failure=lambda request, code: {"topics": [{"name": t.name, "error_code": code} for t in request.topics]}
+)
 def describe_topic_partitions(request: Any, ctx: RequestContext) -> dict[str, Any]:
-    if request.response_partition_limit <= 0:
-        raise RequestError(Code.invalid_request, "response_partition_limit must be positive")
-    limit = min(request.response_partition_limit, _MOST_PARTITIONS)
+    limit = max(1, min(request.response_partition_limit, _MOST_PARTITIONS))
     names = {each.name for each in request.topics}
-    if not names:
-        names = {each.name for each in ctx.broker.topics if ctx.may(DESCRIBE, TOPIC, each.name)}
     first_name, first_partition = "", 0
     if request.cursor is not None:
         first_name, first_partition = request.cursor.topic_name, request.cursor.partition_index
+        if first_partition < 0:
+            raise RequestError(Code.invalid_request, f"cursor at partition {first_partition}, expected 0 or more")
+        if names and first_name not in names:
+            raise RequestError(Code.invalid_request, f"cursor at topic {first_name!r}, which is not asked for")
+    if not names:
+        names = {each.name for each in ctx.broker.topics if ctx.may(DESCRIBE, TOPIC, each.name)}
     topics: list[dict[str, Any]] = []
     for name in sorted(each for each in names if each >= first_name):
         if limit <= 0:

@@ -25,6 +25,7 @@ from mainstem.broker.fetch_sessions import (
     PartitionKey,
 )
 from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.isolation import reads_committed
 from mainstem.broker.leadership import check_leader_epoch
 from mainstem.broker.security.acls import READ, TOPIC
 from mainstem.broker.security.quotas import CONSUMER
@@ -35,17 +36,33 @@ from mainstem.wire import fetch as wire
 from mainstem.wire.errors import Code, RequestError, code_of
 from mainstem.wire.fetch import FetchedPartition, FetchedTopic
 
-_READ_COMMITTED: Final = 1
 _MOST_FILES: Final = 16  # that an answer may hold open: of its first partitions
 _EPOCH_ERRORS: Final = (Code.fenced_leader_epoch, Code.unknown_leader_epoch)
 
 
-@handler(wire.API_KEY, 4, 18, failure=lambda _, code: {"error_code": code})
+def _failure(request: Any, code: int) -> dict[str, Any]:
+    """Before version 7 there is no code but that of a partition."""
+    if hasattr(request, "session_id"):
+        return {"error_code": code}
+    partitions = [
+        {"topic": topic.topic, "partitions": [_refused(each.partition, code) for each in topic.partitions]}
+        for topic in request.topics
+    ]
+    return {"responses": partitions}
+
+
+def _refused(index: int, code: int) -> dict[str, Any]:
+    nothing = {"high_watermark": -1, "last_stable_offset": -1, "log_start_offset": -1, "records": None}
+    return {"partition_index": index, "error_code": code, "aborted_transactions": None, **nothing}
+
+
+@handler(wire.API_KEY, 4, 18, failure=_failure)
 async def fetch(request: Any, ctx: RequestContext) -> list[Any]:
+    committed = reads_committed(request.isolation_level)
     session = _session(request, ctx)
     wanted = list(session.partitions.values()) if session is not None else _partitions(request, ctx.version)
     incremental = session is not None and request.session_epoch > INITIAL_EPOCH
-    fetched = await _Fetch(request, ctx, wanted).run()
+    fetched = await _Fetch(request, ctx, wanted, committed=committed).run()
     if ctx.meter is not None and not ctx.meter.may_use(CONSUMER, sum(each.size for each in fetched)):
         # Asked again, when the time has come that the answer names. Clients take an answer without partitions to a full
         # fetch for none and begin again: a session that it opened would be left behind.
@@ -106,8 +123,9 @@ def _session(request: Any, ctx: RequestContext) -> FetchSession | None:
 
 
 def _partitions(request: Any, version: int) -> list[FetchPartition]:
+    """Each once: of one that is named many times the last counts, as in Kafka."""
     by_id = version >= wire.FIRST_WITH_TOPIC_IDS
-    return [
+    named = (
         FetchPartition(
             topic.topic_id if by_id else topic.topic,
             partition.partition,
@@ -118,16 +136,17 @@ def _partitions(request: Any, version: int) -> list[FetchPartition]:
         )
         for topic in request.topics
         for partition in topic.partitions
-    ]
+    )
+    return list({each.key: each for each in named}.values())
 
 
 class _Fetch:
     """One request on its way: read, and while that is too little, wait and read again."""
 
-    def __init__(self, request: Any, ctx: RequestContext, wanted: Sequence[FetchPartition]) -> None:
+    def __init__(self, request: Any, ctx: RequestContext, wanted: Sequence[FetchPartition], *, committed: bool) -> None:
         self._ctx = ctx
         self._wanted = wanted
-        self._committed = request.isolation_level == _READ_COMMITTED
+        self._committed = committed
         self._max_bytes = min(request.max_bytes, ctx.broker.config.fetch_max_bytes)
         if ctx.meter is not None and (most := ctx.meter.most_bytes()) is not None:
             self._max_bytes = min(self._max_bytes, most)

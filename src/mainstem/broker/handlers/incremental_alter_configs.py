@@ -1,7 +1,7 @@
 """IncrementalAlterConfigs, API 44, versions 0-1 (KIP-339).
 
 Behaviour: sets, deletes, appends to and subtracts from settings of a topic, of a group, or of the broker (those of
-`broker.dynamic_settings`); durable when answered, in effect at once.
+`broker.dynamic_settings`); durable when answered, in effect at once. One that is named twice is refused.
 """
 
 from collections.abc import Mapping
@@ -9,10 +9,10 @@ from typing import Any
 
 from mainstem.broker import configs
 from mainstem.broker.handlers import RequestContext, handler
-from mainstem.broker.handlers.alter_configs import alter_settings
+from mainstem.broker.handlers.alter_configs import all_failed, alter_settings
 
 
-@handler(44, 0, 1, failure=lambda _request, _code: {"responses": []})
+@handler(44, 0, 1, failure=all_failed)
 async def incremental_alter_configs(request: Any, ctx: RequestContext) -> dict[str, Any]:
     return await alter_settings(request, ctx, _apply)
 

@@ -1,16 +1,19 @@
 """ListOffsets, API 2, versions 1-11.
 
 Behaviour: a timestamp gives the first record at or after it, exactly (one batch is decoded), or -1 if there is none
-below the high watermark; for readers of committed records, below the last stable offset.
+below the high watermark; for readers of committed records, below the last stable offset. A partition that is asked for
+twice is refused.
 
 Special timestamps: -1 latest, -2 earliest; 7: -3 the record with the latest timestamp (KIP-734); 8: -4 earliest local
 (KIP-405), which is the earliest here; 9: -5 latest tiered (KIP-1005) and 11: -6 earliest pending upload (KIP-1023),
 which do not exist here (-1). 4: leader epochs. 10: a timeout for remote storage, not needed.
 """
 
+from collections import Counter
 from typing import Any, Final
 
 from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.isolation import READ_UNCOMMITTED, reads_committed
 from mainstem.broker.leadership import check_leader_epoch
 from mainstem.broker.security.acls import DESCRIBE, TOPIC
 from mainstem.core import MainstemError
@@ -25,12 +28,19 @@ _SPECIAL_FROM: Final = {
 
 @handler(2, 1, 11, failure=lambda request, code: {"topics": _all_failed(request, code)})
 async def list_offsets(request: Any, ctx: RequestContext) -> dict[str, Any]:
-    committed = getattr(request, "isolation_level", 0) == 1
+    committed = reads_committed(getattr(request, "isolation_level", READ_UNCOMMITTED))
+    times = Counter((topic.name, each.partition_index) for topic in request.topics for each in topic.partitions)
+    twice = {partition for partition, count in times.items() if count > 1}
     return {
         "topics": [
             {
                 "name": topic.name,
-                "partitions": [await _look_up(ctx, topic.name, each, committed=committed) for each in topic.partitions],
+                "partitions": [
+                    _failed(each, Code.invalid_request)
+                    if (topic.name, each.partition_index) in twice
+                    else await _look_up(ctx, topic.name, each, committed=committed)
+                    for each in topic.partitions
+                ],
             }
             for topic in request.topics
         ]
@@ -39,12 +49,13 @@ async def list_offsets(request: Any, ctx: RequestContext) -> dict[str, Any]:
 
 def _all_failed(request: Any, code: int) -> list[dict[str, Any]]:
     return [
-        {
-            "name": topic.name,
-            "partitions": [{"partition_index": p.partition_index, "error_code": code} for p in topic.partitions],
-        }
+        {"name": topic.name, "partitions": [_failed(each, code) for each in topic.partitions]}
         for topic in request.topics
     ]
+
+
+def _failed(asked: Any, code: int) -> dict[str, Any]:
+    return {"partition_index": asked.partition_index, "error_code": code}
 
 
 async def _look_up(ctx: RequestContext, name: str, asked: Any, *, committed: bool) -> dict[str, Any]:
@@ -58,7 +69,7 @@ async def _look_up(ctx: RequestContext, name: str, asked: Any, *, committed: boo
             raise RequestError(Code.unsupported_version, f"timestamp {asked.timestamp} in version {ctx.version}")
         offset, timestamp, epoch = await _find(partition_log, asked.timestamp, committed=committed)
     except MainstemError as error:
-        return {"partition_index": asked.partition_index, "error_code": code_of(error)}
+        return _failed(asked, code_of(error))
     return {"partition_index": asked.partition_index, "offset": offset, "timestamp": timestamp, "leader_epoch": epoch}
 
 
@@ -76,7 +87,7 @@ async def _find(partition_log: PartitionLog, timestamp: int, *, committed: bool)
         found = await partition_log.latest_timestamp()
     else:
         found = await partition_log.offset_for_timestamp(timestamp)
-    if found is None or (found.offset >= end and timestamp != MAX_TIMESTAMP):
+    if found is None or found.offset >= end:
         return -1, -1, -1
     return found.offset, found.timestamp, _epoch_at(partition_log, found.offset)
 

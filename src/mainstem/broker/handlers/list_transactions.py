@@ -13,13 +13,13 @@ from typing import Any
 
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.security.acls import DESCRIBE, TRANSACTIONAL_ID
-from mainstem.broker.transactions.transaction import DEAD, IDLE, Transaction, TransactionState
+from mainstem.broker.transactions.transaction import IDLE, Transaction, TransactionState
 from mainstem.wire.errors import Code, RequestError
 
 
 @handler(66, 0, 2)
 async def list_transactions(request: Any, ctx: RequestContext) -> dict[str, Any]:
-    names = {state.label for state in TransactionState if state is not DEAD}
+    names = {state.label for state in TransactionState}
     states, producer_ids = frozenset(request.state_filters), frozenset(request.producer_id_filters)
     now, duration = ctx.broker.clock.now_ms(), getattr(request, "duration_filter", -1)
 

@@ -22,7 +22,16 @@ from mainstem.wire.errors import Code, code_of
 COORDINATOR_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 
 
-@handler(3, 0, 13, failure=lambda _request, _code: {"topics": [], "brokers": []})
+def _failure(request: Any, code: int) -> dict[str, Any]:
+    """Without a broker a client asks again; before version 13 there is no code but that of a topic."""
+    topics = [
+        {"name": each.name, "topic_id": getattr(each, "topic_id", None), "error_code": code}
+        for each in request.topics or ()
+    ]
+    return {"error_code": code, "topics": topics, "brokers": []}
+
+
+@handler(3, 0, 13, failure=_failure)
 def metadata(request: Any, ctx: RequestContext) -> dict[str, Any] | Coroutine[Any, Any, dict[str, Any]]:
     if request.topics is None or (ctx.version == 0 and not request.topics):
         shown = [each.name for each in ctx.broker.topics if ctx.may(DESCRIBE, TOPIC, each.name)]

@@ -66,6 +66,8 @@ def offset_commit(request: Any, ctx: RequestContext) -> "Future[dict[str, Any]] 
         codes[partition] = check_offset(ctx, partition, each)
         if codes[partition] is Code.none:
             offsets[partition] = offset_value(each, now, expires_ms)
+    if not offsets:
+        return _answer(request, ctx, codes, Code.none)
     try:
         committed = ctx.broker.groups.commit(
             request.group_id,

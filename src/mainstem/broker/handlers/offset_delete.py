@@ -10,13 +10,15 @@ from mainstem.broker.answers import by_topic, partition_exists
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.security.acls import DELETE, GROUP, READ, TOPIC
 from mainstem.core import TopicPartition
-from mainstem.wire.errors import Code
+from mainstem.wire.errors import Code, RequestError
 
 
 @handler(47, 0, 0)
 async def offset_delete(request: Any, ctx: RequestContext) -> dict[str, Any]:
     asked = [TopicPartition(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions]
     ctx.check(DELETE, GROUP, request.group_id)
+    if not request.group_id:
+        raise RequestError(Code.invalid_group_id, "the group id is empty")
     hidden = {partition for partition in asked if not ctx.may(READ, TOPIC, partition.topic)}
     known = [each for each in asked if each not in hidden and partition_exists(ctx.broker.topics, each)]
     codes = await ctx.broker.groups.delete_offsets(request.group_id, known)

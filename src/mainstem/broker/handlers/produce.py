@@ -6,7 +6,8 @@ acks 0 has no answer, and a failure of it closes the connection, as in Kafka.
 
 A transactional batch is taken only into a partition that belongs to its producer's running transaction (KIP-890):
 before it changes anything, the log asks `transactions.verify_or_add`. From version 12 on the partition is added here
-(transactions, version 2); before, it must have been added by AddPartitionsToTxn.
+(transactions, version 2); before, it must have been added by AddPartitionsToTxn. Where nothing is known of the
+producer, a batch that adds the partition has to be its first: the one before may have been refused, and comes again.
 
 Internal topics take nothing, as in Kafka; there the client id `__admin_client` may, here nobody.
 
@@ -23,7 +24,7 @@ from mainstem.broker.answers import Later
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.security.acls import TOPIC, TRANSACTIONAL_ID, WRITE
 from mainstem.core import MainstemError
-from mainstem.log import AppendResult, PartitionLog, RefusedBatch, StorageError
+from mainstem.log import AppendResult, OutOfOrderSequence, PartitionLog, RefusedBatch, StorageError, TopicConfig
 from mainstem.records import BatchHeader, Span, iter_spans
 from mainstem.records.batch import COMPRESSION_MASK, LOW_ATTRIBUTES, TRANSACTIONAL
 from mainstem.records.compression import ZSTD
@@ -54,13 +55,15 @@ class _Waits(Exception):
 class _Append:
     """One partition's batches, not appended yet."""
 
-    __slots__ = ("log", "prepared", "records", "result")
+    __slots__ = ("config", "log", "prepared", "records", "result")
 
     def __init__(self, log: PartitionLog, records: memoryview, result: PartitionResult) -> None:
         self.log = log
         self.records = records
         self.result = result
         self.prepared: asyncio.Future[bytes | memoryview] | None = None
+        self.config: TopicConfig | None = None
+        """With which they are prepared."""
 
 
 def _failure(request: ProduceRequest, code: int) -> dict[str, Any]:
@@ -197,23 +200,32 @@ class _Produce:
     def _append(self, append: _Append) -> None:
         partition_log, result = append.log, append.result
         records: bytes | memoryview = append.records
+        if append.prepared is not None and append.config is not partition_log.config:
+            append.prepared = None  # the topic's settings have changed meanwhile
         if append.prepared is None and partition_log.takes_long(records):
-            append.prepared = partition_log.prepare(records)
+            append.prepared, append.config = partition_log.prepare(records), partition_log.config
         if append.prepared is not None:
             if not append.prepared.done():
                 raise _Waits(append.prepared)
             records = append.prepared.result()  # raises what is wrong with the batches
 
+        adds = self._ctx.version >= _FIRST_IMPLICIT_ADD
+
         def verify(header: BatchHeader) -> None:
             transactional_id = self._request.transactional_id
             if transactional_id is None:
                 _refuse_transactional(header)
+            if adds and header.base_sequence > 0 and partition_log.producer(header.producer_id) is None:
+                raise OutOfOrderSequence(
+                    f"{partition_log.topic_partition}: sequence {header.base_sequence} of producer {header.producer_id}, "
+                    "of whom nothing is here: expected 0"
+                )
             added = self._broker.transactions.verify_or_add(
                 transactional_id,
                 header.producer_id,
                 header.producer_epoch,
                 partition_log.topic_partition,
-                implicit_add=self._ctx.version >= _FIRST_IMPLICIT_ADD,
+                implicit_add=adds,
             )
             if added is not None:
                 raise _Waits(added)

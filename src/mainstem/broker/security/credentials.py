@@ -135,13 +135,15 @@ class Credentials:
             raise RequestError(Code.resource_not_found, "Attempt to delete a user credential that does not exist")
 
     @staticmethod
-    def check_upsertion(user: str, number: int, iterations: int) -> None:
+    def check_upsertion(user: str, number: int, iterations: int, salted: bytes) -> None:
         """Raise RequestError unless such a credential may be kept."""
         _checked(user, number)
         if iterations < LEAST_ITERATIONS:
             raise RequestError(Code.unacceptable_credential, "Too few iterations")
         if iterations > MOST_ITERATIONS:
             raise RequestError(Code.unacceptable_credential, "Too many iterations")
+        if not salted:
+            raise RequestError(Code.unacceptable_credential, "an empty salted password")
 
     async def change(
         self, deletions: Iterator[tuple[str, int]], upsertions: Iterator[tuple[str, int, int, bytes, bytes]]

@@ -127,11 +127,12 @@ class Quotas:
 
     def _rate(self, setting: str, limit: _Limit, user: str, client: str) -> Rate:
         key = (setting, user if USER in limit.of else "", client if CLIENT in limit.of else "", *limit.of)
-        rate = self._rates.get(key)
+        rate = self._rates.pop(key, None)
         if rate is None:
+            rate = Rate()
             if len(self._rates) >= _MOST_RATES:  # names of clients are what clients say
                 del self._rates[next(iter(self._rates))]
-            rate = self._rates[key] = Rate()
+        self._rates[key] = rate  # the last used is the last
         return rate
 
     def connected(self, address: str) -> float:
@@ -176,6 +177,9 @@ class Quotas:
         _check_entity(entity)
         settings = _SETTINGS[IP if kinds == [IP] else USER]
         result = dict(self._kept.get(entity, {}))
+        changes = list(changes)
+        if len({name for name, _ in changes}) < len(changes):
+            raise RequestError(Code.invalid_request, "the same quota twice")
         for name, value in changes:
             if name not in settings:
                 raise RequestError(Code.invalid_request, f"Invalid configuration key {name}")

@@ -48,16 +48,15 @@ class OpenPartition:
         self.timer: asyncio.TimerHandle | None = None
         self.due = 0.0
         """When the timer goes off; monotonic seconds."""
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: dict[Callable[[], None], None] = {}
 
     def add_listener(self, callback: Callable[[], None]) -> None:
         """Call `callback` on the loop whenever there may be something to acquire that was not there before."""
-        self._listeners.append(callback)
+        self._listeners[callback] = None
 
     def remove_listener(self, callback: Callable[[], None]) -> None:
         """Call it no more."""
-        if callback in self._listeners:
-            self._listeners.remove(callback)
+        self._listeners.pop(callback, None)
 
     def changed(self) -> None:
         """Tell who waits."""
