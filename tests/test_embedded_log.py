@@ -4,6 +4,7 @@ import asyncio
 import socket
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 
@@ -18,6 +19,7 @@ from mainstem.client.errors import BrokerUnavailable, TopicRefused
 from mainstem.core.config import BadSetting
 from mainstem.log import LogDirectoryInUse
 from tests.support.raw import RawClient
+from tests.support.repository import ROOT
 
 
 def test_a_client_writes_and_reads():
@@ -144,3 +146,84 @@ def test_a_start_takes_well_under_a_second(child):
         if best < 0.5:
             break
     assert best < 1
+
+
+def _run(story: str, *arguments: str) -> None:
+    """In a process of its own, without threads of others."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(story), *arguments],
+        cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.strip()) == (0, "all is well"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("child", ["", "child"])
+def test_a_fork_that_leaves_the_context_leaves_the_log_running(child):
+    """It removed the log's directory under it, and stopped the log of a child process."""
+    _run(
+        """
+        import os, sys
+        import mainstem
+
+        with mainstem.embedded(child=bool(sys.argv[1])) as log:
+            log.create_topic("before")
+            fork = os.fork()
+            if fork == 0:
+                sys.exit(3)
+            assert os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]) == 3
+            assert log.data.is_dir()
+            log.create_topic("after")
+        assert not log.data.exists()
+        print("all is well")
+        """,
+        child,
+    )
+
+
+def test_a_fork_holds_neither_directory_nor_port_nor_connections(tmp_path):
+    """Whoever came next was told that the directory is in use, and clients of the log that ended waited for it."""
+    _run(
+        """
+        import os, signal, socket, sys
+        import mainstem
+
+        with mainstem.embedded(sys.argv[1]) as log:
+            host, _, port = log.bootstrap.rpartition(":")
+            client = socket.create_connection((host, int(port)), timeout=10)
+            log.create_topic("t")
+            fork = os.fork()
+            if fork == 0:
+                signal.pause()
+        assert client.recv(1) == b""
+        with mainstem.embedded(sys.argv[1], broker={"port": int(port)}) as log:
+            log.create_topic("u")
+        os.kill(fork, signal.SIGKILL)
+        os.waitpid(fork, 0)
+        print("all is well")
+        """,
+        str(tmp_path),
+    )
+
+
+@pytest.mark.parametrize("child", ["", "child"])
+def test_a_fork_has_logs_of_its_own(child):
+    """Waited for ever for a thread that only its parent has."""
+    _run(
+        """
+        import os, sys
+        import mainstem
+
+        def use(name):
+            with mainstem.embedded(child=bool(sys.argv[1])) as log:
+                log.create_topic(name)
+
+        use("before")
+        fork = os.fork()
+        if fork == 0:
+            use("after")
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]) == 0
+        print("all is well")
+        """,
+        child,
+    )

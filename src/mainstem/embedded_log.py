@@ -6,12 +6,13 @@ directory and port.
 """
 
 import asyncio
+import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -153,39 +154,49 @@ def embedded(
         log = convert(dict(log or {}), LogConfig, where="log")
     # A program may change its directory before it starts the child again.
     directory = Path(tempfile.mkdtemp(prefix="mainstem-log-")) if data is None else Path(data).absolute()
-    run = _child if child else _thread
+    owner, ends = os.getpid(), ExitStack()
+    if data is None:
+        ends.callback(shutil.rmtree, directory, ignore_errors=True)
     try:
-        with run(directory, broker, log, client or {}) as running:
-            yield running
+        start = _start_child if child else _start_thread
+        running, stop = start(directory, broker, log, client or {})
+        ends.callback(stop)
+        yield running
     finally:
-        if data is None:
-            shutil.rmtree(directory, ignore_errors=True)
+        if os.getpid() == owner:  # a fork that leaves the context leaves the log running
+            ends.close()
 
 
-@contextmanager
-def _child(directory: Path, broker: BrokerConfig, log: LogConfig, client: Mapping[str, Any]) -> Iterator[EmbeddedLog]:
+def _start_child(
+    directory: Path, broker: BrokerConfig, log: LogConfig, client: Mapping[str, Any]
+) -> tuple[EmbeddedLog, Callable[[], None]]:
+    """The log, and what stops it."""
     from mainstem.embedded_child import Child
 
     process = Child(directory, broker, log)
     try:
-        yield ChildLog(process.start(), directory, client, process)
-    finally:
+        return ChildLog(process.start(), directory, client, process), process.stop
+    except BaseException:
         process.stop()
+        raise
 
 
-@contextmanager
-def _thread(directory: Path, broker: BrokerConfig, log: LogConfig, client: Mapping[str, Any]) -> Iterator[EmbeddedLog]:
+def _start_thread(
+    directory: Path, broker: BrokerConfig, log: LogConfig, client: Mapping[str, Any]
+) -> tuple[EmbeddedLog, Callable[[], None]]:
+    """The log, and what stops it."""
     started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, str]] = Future()
     thread = threading.Thread(
         target=_run, args=(directory, broker, log, started), name="mainstem-embedded-log", daemon=True
     )
     thread.start()
-    loop, stop, address = started.result()
-    try:
-        yield EmbeddedLog(address, directory, client)
-    finally:
-        loop.call_soon_threadsafe(stop.set)
+    loop, ended, address = started.result()
+
+    def stop() -> None:
+        loop.call_soon_threadsafe(ended.set)
         thread.join()
+
+    return EmbeddedLog(address, directory, client), stop
 
 
 def _run(

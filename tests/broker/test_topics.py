@@ -64,7 +64,7 @@ def test_a_log_starts_again_where_nothing_is_left_at_the_end_of_its_metadata(tmp
             topic = await broker.topics.create("t", 1, {})
             metadata = broker.log.partitions[METADATA]
             end = metadata.log_end_offset + 1
-        for name in ("checkpoint", "journal-0", "journal-1"):
+        for name in ("checkpoint", "journal.0", "journal.1"):
             (tmp_path / name).unlink()
         (metadata.directory / f"{end:020d}.log").touch()
         async with asyncio.timeout(30), running(tmp_path, ManualClock()) as broker:

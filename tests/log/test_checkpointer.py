@@ -31,7 +31,7 @@ def test_checkpoints_free_the_journal_while_appends_go_on(tmp_path):
     async def test(partition):
         for _ in range(200):
             await partition.append(batch(b"v" * 1_000))
-        sizes = [disk.file_size(tmp_path / f"journal-{n}") for n in (0, 1)]
+        sizes = [disk.file_size(tmp_path / f"journal.{n}") for n in (0, 1)]
         assert sum(sizes) < 200 * 4_096  # a frame takes a page at least: they were written over
         assert partition.shared.writer._journal.generation > 2
         assert partition.segments[0].checkpointed_size > 0
@@ -51,7 +51,7 @@ def test_a_checkpoint_on_demand(tmp_path):
         abandon(log)
         # The journal is not needed any more.
         lost = disk.after_power_cut(lambda most: 0)
-        for name in ("journal-0", "journal-1"):
+        for name in ("journal.0", "journal.1"):
             lost.unlink(tmp_path / name)
         again = await open_log(tmp_path, disk=lost)
         assert await values(again.partitions[TP]) == [b"v"]

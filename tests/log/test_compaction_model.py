@@ -164,7 +164,7 @@ class CompactionMachine(RuleBasedStateMachine):
     def lose_checkpoint_and_journal(self) -> None:
         """The segments alone lead to the same records and sequences."""
         self.run(self.log.close())
-        for name in ("checkpoint", "journal-0", "journal-1"):
+        for name in ("checkpoint", "journal.0", "journal.1"):
             self.disk.unlink(self.path / name)
         self.reopen()
 

@@ -132,7 +132,7 @@ def test_the_look_ups_of_a_segment_that_was_sealed_after_a_checkpoint_are_not_re
 @pytest.mark.parametrize("checkpoint_after", [-1, 20])
 def test_without_checkpoint_and_journal_the_segments_are_read_whole(tmp_path, checkpoint_after):
     written = run(write(tmp_path, close=True, checkpoint_after=checkpoint_after))
-    for name in ("checkpoint", "journal-0", "journal-1"):
+    for name in ("checkpoint", "journal.0", "journal.1"):
         (tmp_path / name).unlink()
 
     async def check():
@@ -147,7 +147,7 @@ def test_without_checkpoint_and_journal_the_segments_are_read_whole(tmp_path, ch
 
 def test_without_a_checkpoint_a_hole_is_damage_and_a_torn_end_is_not(tmp_path):
     written = run(write(tmp_path, close=True))
-    for name in ("checkpoint", "journal-0", "journal-1"):
+    for name in ("checkpoint", "journal.0", "journal.1"):
         (tmp_path / name).unlink()
     copy = tmp_path.with_name("copy")
     shutil.copytree(tmp_path, copy)
@@ -466,7 +466,7 @@ def test_what_the_journal_says_of_a_damaged_partition_does_not_change_the_checkp
 def test_damage_that_is_found_without_a_checkpoint_stays_damage(tmp_path):
     """The second start has a checkpoint, which says nothing of the partition: it cut off what lay behind the damage."""
     written = run(write(tmp_path, close=True))
-    for name in ("checkpoint", "journal-0", "journal-1"):
+    for name in ("checkpoint", "journal.0", "journal.1"):
         (tmp_path / name).unlink()
     path = last_segment(tmp_path)
     whole = path.read_bytes()
@@ -805,7 +805,7 @@ def test_offsets_go_on_where_nothing_is_left_of_a_partition_but_its_name(tmp_pat
         await log.housekeep()
         assert (partition.log_start_offset, partition.size_bytes) == (7, 0)
         await log.close()
-        for name in ("checkpoint", "journal-0", "journal-1"):
+        for name in ("checkpoint", "journal.0", "journal.1"):
             (tmp_path / name).unlink()
         log = await open_log(tmp_path)
         assert (log.partitions[TP].log_start_offset, log.partitions[TP].log_end_offset) == (7, 7)
@@ -880,7 +880,7 @@ def test_a_start_reads_what_the_journal_holds_and_no_more(tmp_path):
         return found
 
     run(fill())
-    journal = sum((tmp_path / name).stat().st_size for name in ("journal-0", "journal-1"))
+    journal = sum((tmp_path / name).stat().st_size for name in ("journal.0", "journal.1"))
     assert run(check()) <= 2 * journal + 100_000 < 20_000_000  # the journal, and the same bytes in the segment
 
 
@@ -1019,6 +1019,76 @@ def test_a_start_after_a_clean_end_reads_nothing_of_the_journal_but_its_first_pa
         assert len(sizes) == 2
         assert max(sizes) <= PAGE
         assert (log.recovered_cleanly, log.partitions[TP].log_end_offset) == (True, 3)
+        await log.close()
+
+    run(test())
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_the_directory_of_an_empty_partition_that_is_gone_is_made_again(tmp_path, end):
+    """The first append to it took the whole log offline, and after each start again."""
+    other = TopicPartition("other", 0)
+
+    async def test():
+        log = await open_log(tmp_path)
+        await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        await log.create_partition(other, UUID(int=9), TopicConfig())
+        await log.partitions[other].append(batch(b"kept"))
+        await log.checkpoint()
+        if end == "close":
+            await log.close()
+        else:
+            abandon(log)
+        shutil.rmtree(tmp_path / str(TP))
+        for count in range(3):
+            log = await open_log(tmp_path)
+            partition = log.partitions[TP]
+            assert partition.error is None
+            assert partition.log_end_offset == count
+            await partition.append(batch(b"new"))
+            assert await values(log.partitions[other]) == [b"kept"]
+            abandon(log)
+
+    run(test())
+
+
+def test_the_directory_of_an_emptied_partition_that_is_gone_is_damage_or_its_offsets_go_on(tmp_path):
+    async def test():
+        log = await open_log(tmp_path)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        await partition.append(batch(b"a", b"b", b"c"))
+        await housekeeping.delete_records(partition, 3)
+        await log.close()
+        shutil.rmtree(tmp_path / str(TP))
+        for _ in range(2):
+            log = await open_log(tmp_path)
+            partition = log.partitions[TP]
+            if partition.error is None:
+                assert partition.log_start_offset == partition.log_end_offset == 3
+            await log.close()
+
+    run(test())
+
+
+def test_a_topic_may_have_the_journals_name_and_a_journal_of_an_older_name_is_taken(tmp_path):
+    """The directory of partition 0 of topic `journal` was where the journal's first file is."""
+    journal = TopicPartition("journal", 0)
+
+    async def test():
+        log = await open_log(tmp_path)
+        await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        await log.partitions[TP].append(batch(b"before"))
+        abandon(log)
+        for old, new in zip(("journal-0", "journal-1"), NAMES, strict=True):
+            (tmp_path / new).rename(tmp_path / old)
+        log = await open_log(tmp_path)
+        assert await values(log.partitions[TP]) == [b"before"]
+        await log.create_partition(journal, UUID(int=9), TopicConfig())
+        await log.partitions[journal].append(batch(b"in a journal"))
+        abandon(log)
+        log = await open_log(tmp_path)
+        assert await values(log.partitions[TP]) == [b"before"]
+        assert await values(log.partitions[journal]) == [b"in a journal"]
         await log.close()
 
     run(test())

@@ -312,7 +312,7 @@ def test_a_frame_is_not_written_before_what_its_batches_lie_behind_is_on_the_dis
         with pytest.raises(StorageError, match="offline"):
             await partition.append(batch(b"journaled"))
         abandon(log)
-        for node in (disk.file(tmp_path / name) for name in ("journal-0", "journal-1")):
+        for node in (disk.file(tmp_path / name) for name in ("journal.0", "journal.1")):
             node.sync()
         log = await open_log(tmp_path, disk=disk.after_power_cut(lambda most: 0))
         assert log.partitions[TP].error is None
@@ -803,7 +803,7 @@ def test_a_slow_checkpoint_holds_the_journal_at_a_few_times_its_size(tmp_path, f
                 break
         assert not future.done(), "the journal grew and grew"
         if flush_messages == 1:
-            sizes = [disk.file_size(tmp_path / name) for name in ("journal-0", "journal-1")]
+            sizes = [disk.file_size(tmp_path / name) for name in ("journal.0", "journal.1")]
             assert 4 * 20_000 <= max(sizes) <= 5 * 20_000
         else:
             assert 5 * 20_000 <= partition.segments.active.size <= 7 * 20_000

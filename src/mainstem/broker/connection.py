@@ -485,6 +485,11 @@ class Connection(asyncio.BufferedProtocol):
         return self._writing_paused or self._transport.is_closing() or not waits
 
     @property
+    def descriptor(self) -> int:
+        """Of its socket."""
+        return int(self._transport.get_extra_info("socket").fileno())
+
+    @property
     def unsent_bytes(self) -> int:
         """What was written and the client has not taken."""
         return self._transport.get_write_buffer_size() + sum(map(len, self._unsent))

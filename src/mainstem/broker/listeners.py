@@ -97,6 +97,10 @@ class Listener:
                 self._broker.clock,
             )
 
+    def descriptors(self) -> list[int]:
+        """Of the sockets that it listens on."""
+        return [each.fileno() for each in self._sockets if each.fileno() >= 0]
+
     async def accept(self) -> None:
         """Start to accept clients."""
         self._tell_what_is_open()

@@ -7,7 +7,7 @@ coordinators and the topics are closed. The `LogDirectory` is the caller's to op
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from mainstem.broker.topics import Topics
 from mainstem.broker.transactions import TransactionCoordinator
 from mainstem.core import Clock, SystemClock, TopicPartition
 from mainstem.core.address import format_address
+from mainstem.core.forks import keep_from_forks
 from mainstem.core.logging import get_logger
 from mainstem.log import LogDirectory, PartitionLog
 from mainstem.log.limits import connections_limit
@@ -111,6 +112,7 @@ class Broker:
         )
         self.answer_memory = AnswerMemory(4 * self.config.queued_max_request_bytes, self.clock)
         self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
+        keep_from_forks(self)
         try:
             self._users = self._read_users()
             for listener in self.listeners:
@@ -164,6 +166,13 @@ class Broker:
         await self._stack.aclose()
         if self._started:
             log.info("broker_stopped")
+
+    def descriptors(self) -> Iterator[int]:
+        """Of its sockets: a fork that kept them would hold up clients whose connection is closed, and the port."""
+        for listener in self.listeners:
+            yield from listener.descriptors()
+        for connection in self.connections:
+            yield connection.descriptor
 
     async def _are_gone(self) -> None:
         """Wait for the last word of TLS and of answers, but not for clients that take none."""

@@ -4,12 +4,13 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 
 from mainstem.core.errors import UserError
 from mainstem.core.files import make_directory
+from mainstem.core.forks import keep_from_forks
 
 ASKED_FOR_S = 0.25  # many times as long as somebody who asks holds it, see `is_held`
 
@@ -23,7 +24,8 @@ class UnusableDirectory(UserError):
 
 
 class DirectoryLock:
-    """An advisory lock on `directory`/`name`, held until `release` or the end of the process, however it ends.
+    """An advisory lock on `directory`/`name`, held until `release` or the end of the process, however it ends; a fork
+    does not hold it.
 
     The file names the holder's process id for people; the kernel's lock is what counts, so a file left by a
     killed process holds nobody up. That needs no room on the disk: what a full one keeps can be deleted under it.
@@ -42,9 +44,10 @@ class DirectoryLock:
             raise UnusableDirectory(
                 f"{directory}: expected a directory to write to: {error.strerror}", hint="choose another with --data"
             ) from None
+        keep_from_forks(self)
         if not self._take():
             holder = os.read(self._descriptor, 32).decode(errors="replace").strip() or "unknown"
-            os.close(self._descriptor)
+            self.release()
             raise DirectoryInUse(
                 f"{directory}: in use by process {holder}",
                 hint="stop that process, or choose another directory with --data",
@@ -61,6 +64,10 @@ class DirectoryLock:
                 return False
             time.sleep(0.005)
         return True
+
+    def descriptors(self) -> Iterable[int]:
+        """Of the lock's file, while it is held."""
+        return [self._descriptor] if self._descriptor >= 0 else []
 
     def release(self) -> None:
         """Let others have it; nothing happens where it is not held."""

@@ -57,6 +57,9 @@ def _starter() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, thread_name_prefix="starter")
 
 
+os.register_at_fork(after_in_child=_starter.cache_clear)  # a fork has no threads
+
+
 def wait_for_go(environment: os._Environ[str] = os.environ) -> bool:
     """Wait until the processes that this one needs are ready: its supervisor says so by a line on stdin.
 

@@ -29,7 +29,8 @@ from mainstem.log.disk import Buffer, Disk, File
 from mainstem.log.errors import CorruptFile
 
 PAGE = 4096
-NAMES = ("journal-0", "journal-1")
+NAMES = ("journal.0", "journal.1")
+"""No topic's: the directory of a partition ends with its number after a `-`."""
 
 # What an entry says.
 DATA = 1  # `payload` belongs at `position` of the segment with base offset `number`

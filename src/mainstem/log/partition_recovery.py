@@ -23,7 +23,7 @@ from mainstem.log.compaction import CLEANED
 from mainstem.log.disk import Disk
 from mainstem.log.errors import CorruptFile, CorruptSegment
 from mainstem.log.journal import decode_frames, write_frames
-from mainstem.log.metadata import list_files
+from mainstem.log.metadata import create_files, list_files
 from mainstem.log.partition import PartitionLog
 from mainstem.log.redo import Changes, redo_batches, redo_replacements, write_again
 from mainstem.log.salvage import find_batches
@@ -91,6 +91,9 @@ class PartitionRecovery:
         partition.epochs.truncate_before(partition.log_start_offset)
         self._reach_log_start()
         self._remove_leftovers()
+        if not self._files and not self._disk.exists(partition.directory):  # nothing was in it: else that was damage
+            log.warning("partition_directory_made_again", partition=str(partition.topic_partition))
+            create_files(self._disk, partition.directory, partition.topic_id)
 
     def is_known_by_the_journal_alone(self) -> bool:
         """The damage is, or how far it goes (blocking): with neither journal nor checkpoint the next start would take

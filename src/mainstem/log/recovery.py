@@ -32,6 +32,7 @@ from mainstem.log.segment import LOG, file_name
 
 log = get_logger()
 
+_OLD_NAMES = ("journal-0", "journal-1")
 _HINT = "nothing is lost: see to room on the disk, memory and file descriptors, then start again"
 
 MakePartition = Callable[[TopicPartition, UUID], PartitionLog]
@@ -59,6 +60,7 @@ def recover(path: Path, disk: Disk, make_partition: MakePartition) -> Recovered:
         StorageError: the machine is short of something; nothing is lost, and the next start may have it.
         OSError: the disk failed.
     """
+    _rename_journal(path, disk)
     _sync(path, disk)
     saved = checkpoints.load(disk, path)
     frames = _read_journal(path, disk, saved)
@@ -81,6 +83,13 @@ def recover(path: Path, disk: Disk, make_partition: MakePartition) -> Recovered:
         sequence=frames[-1].sequence + 1 if frames else saved.sequence if saved else 1,
         clean=clean,
     )
+
+
+def _rename_journal(path: Path, disk: Disk) -> None:
+    """Of a directory from before its files had names that are no topic's."""
+    for old, new in zip(_OLD_NAMES, NAMES, strict=True):
+        if disk.exists(path / old) and not disk.is_directory(path / old) and not disk.exists(path / new):
+            disk.rename(path / old, path / new)  # durable before anything is acted on: the directory is synced next
 
 
 def _sync(path: Path, disk: Disk) -> None:
@@ -261,7 +270,7 @@ class _Recovery:
         self.disk.sync_directory(self.path)
         raise StorageError(
             f"{damaged.error}; without a checkpoint only the journal says that more was acknowledged",
-            hint="restore the file; or move journal-0 and journal-1 away, too, to go on with what there is",
+            hint="restore the file; or move journal.0 and journal.1 away, too, to go on with what there is",
         )
 
 
