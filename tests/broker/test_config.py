@@ -5,7 +5,7 @@ import asyncio
 import psutil
 import pytest
 
-from mainstem.broker.config import BrokerConfig
+from mainstem.broker.config import BrokerConfig, ListenerConfig
 from mainstem.core import SystemClock
 from mainstem.core.config import BadSetting, convert
 from tests.support.broker import running
@@ -25,7 +25,27 @@ def test_g10_groups_do_not_wait_for_their_first_rebalance():
     assert BrokerConfig().group_initial_rebalance_delay_ms == 0
 
 
-@pytest.mark.parametrize("wrong", [{"prot": 1}, {"port": 65_536}, {"port": -1}, {"num_partitions": 0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"prot": 1},
+        {"port": 65_536},
+        {"port": -1},
+        {"num_partitions": 0},
+        {"num_partitions": 10_001},
+        {"node_id": 2**31},
+        {"socket_request_max_bytes": 0},
+        {"queued_max_requests": 0},
+        {"queued_max_request_bytes": 0},
+        {"host": "a b"},
+        {"advertised_host": "a b"},
+        {"group_min_session_timeout_ms": 1_800_001},
+        {"listeners": {"out": {"port": 9092}}},
+        {"listeners": {"out": {"port": 9092, "host": "0.0.0.0"}}},
+        {"listeners": {"out": {"port": 9092, "host": "localhost"}}},
+    ],
+    ids=str,
+)
 def test_a_setting_that_is_unknown_or_out_of_range_is_named(wrong):
     with pytest.raises(BadSetting, match=next(iter(wrong))):
         convert(wrong, BrokerConfig, where="mainstem.toml")
@@ -84,3 +104,8 @@ def test_rights_are_not_enforced_where_nobody_could_give_any():
         convert({"authorizer_enable": True}, BrokerConfig, where="mainstem.toml")
     for more in ({"super_users": ["User:root"]}, {"allow_everyone_if_no_acl_found": True}):
         assert convert({"authorizer_enable": True, **more}, BrokerConfig, where="mainstem.toml").authorizer_enable
+
+
+def test_listeners_may_have_one_port_on_different_addresses():
+    listeners = {"out": ListenerConfig(host="192.0.2.1", port=9092), "any": ListenerConfig(port=0)}
+    assert set(BrokerConfig(listeners=listeners, host="127.0.0.1").all_listeners()) == {"broker", "out", "any"}

@@ -3,7 +3,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from mainstem.broker.topics import MAX_PARTITIONS
+from mainstem.broker import config
 from mainstem.cli.commands import group
 from mainstem.cli.topic import MOST_PARTITIONS
 from mainstem.client import topics
@@ -139,7 +139,7 @@ def test_a_malformed_setting_says_what_is_expected(run):
 
 
 def test_more_partitions_than_anybody_has_are_refused(cli_log):
-    assert MOST_PARTITIONS == MAX_PARTITIONS
+    assert MOST_PARTITIONS == config.MOST_PARTITIONS
     for many in ("10001", "100000000"):
         done = mainstem("topic", "create", "huge", "--partitions", many, "--bootstrap", cli_log)
         assert done.returncode == 2

@@ -1,5 +1,7 @@
 """Settings of the broker; names are Kafka's with underscores, so that what operators know carries over."""
 
+import itertools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -9,7 +11,9 @@ from msgspec import Meta
 Amount = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
 Port = Annotated[int, Meta(ge=0, le=65_535)]
-
+MOST_PARTITIONS = 10_000
+Partitions = Annotated[int, Meta(ge=1, le=MOST_PARTITIONS)]
+_INT32_MAX = 2**31 - 1
 
 FIRST_LISTENER = "broker"
 
@@ -19,6 +23,9 @@ Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Sasl = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 _DEFAULT_SASL: tuple[Sasl, ...] = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 ClientAuth = Literal["", "none", "requested", "required"]
+
+_ANYWHERE = {"", "0.0.0.0", "::"}  # noqa: S104 they are compared
+_LOOPBACK = {"127.0.0.1": "localhost", "::1": "localhost"}
 
 _FILES = ("certificate_file", "key_file", "client_ca_file")
 _SHARED = (*_FILES, "client_auth", "sasl_enabled_mechanisms")
@@ -82,6 +89,9 @@ def check_listener(name: str, listener: ListenerConfig) -> None:
         ValueError: the message names the listener and what is missing.
     """
     where = "" if name == FIRST_LISTENER else f"listeners.{name}: "
+    for field in ("host", "advertised_host"):
+        if any(letter.isspace() for letter in getattr(listener, field)):
+            raise ValueError(f"{where}{field}: expected a name or an address, found {getattr(listener, field)!r}")
     if name == FIRST_LISTENER and not listener.tls:
         return  # its files may be for the others
     for field in ("certificate_file", "key_file") if listener.tls else ():
@@ -89,6 +99,18 @@ def check_listener(name: str, listener: ListenerConfig) -> None:
             raise ValueError(f"{where}protocol {listener.protocol} needs {field}, found none")
     if listener.client_auth in ("requested", "required") and not listener.client_ca_file:
         raise ValueError(f"{where}client_auth {listener.client_auth} needs client_ca_file, found none")
+
+
+def check_addresses(listeners: Mapping[str, ListenerConfig]) -> None:
+    """Refuse two that would listen at one address: the system lets the second bind, and never hear of a client.
+
+    Raises:
+        ValueError: the message names both.
+    """
+    for (one, first), (other, second) in itertools.combinations(listeners.items(), 2):
+        hosts = {_LOOPBACK.get(each.host, each.host) for each in (first, second)}
+        if first.port == second.port != 0 and (len(hosts) == 1 or hosts & _ANYWHERE):
+            raise ValueError(f"listeners.{other}: port {second.port} is that of listener {one}: give each its own")
 
 
 def _with_default_sasl(listener: ListenerConfig) -> ListenerConfig:
@@ -229,13 +251,13 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
     sasl_oauthbearer_clock_skew_seconds: Amount = 30
     sasl_oauthbearer_unsecured: bool = False
     sasl_server_max_receive_size: Count = 524_288
-    node_id: Amount = 1
+    node_id: Annotated[int, Meta(ge=0, le=_INT32_MAX)] = 1
     auto_create_topics_enable: bool = True
-    num_partitions: Count = 1
+    num_partitions: Partitions = 1
     max_replication_factor: Annotated[int, Meta(ge=1, le=32_767)] = 1
-    socket_request_max_bytes: Amount = 104_857_600
-    queued_max_requests: Amount = 64
-    queued_max_request_bytes: Amount = 33_554_432
+    socket_request_max_bytes: Annotated[int, Meta(ge=1, le=_INT32_MAX)] = 104_857_600
+    queued_max_requests: Count = 64
+    queued_max_request_bytes: Count = 33_554_432
     max_connections: Count = 2_147_483_647
     max_connections_per_ip: Count = 2_147_483_647
     connections_max_idle_ms: Amount = 600_000
@@ -244,7 +266,7 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
     stop_timeout_ms: Amount = 5_000
 
     # consumer groups
-    offsets_topic_num_partitions: Count = 4
+    offsets_topic_num_partitions: Partitions = 4
     offset_metadata_max_bytes: Amount = 4_096
     offsets_retention_minutes: Amount = 10_080
     offsets_retention_check_interval_ms: Amount = 600_000
@@ -285,7 +307,7 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
     group_share_max_partition_max_record_locks: Annotated[int, Meta(ge=2_000, le=10_000)] = 4_000
     group_share_max_size: Annotated[int, Meta(ge=1, le=1_000)] = 200
     group_share_max_share_sessions: Count = 2_000
-    share_coordinator_state_topic_num_partitions: Count = 4
+    share_coordinator_state_topic_num_partitions: Partitions = 4
     share_coordinator_snapshot_update_records_per_snapshot: Annotated[int, Meta(ge=0, le=500)] = 500
     group_streams_session_timeout_ms: Count = 45_000
     group_streams_min_session_timeout_ms: Count = 45_000
@@ -302,14 +324,21 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
     group_streams_max_size: Count = 2_147_483_647
 
     # transactions
-    transaction_state_log_num_partitions: Count = 4
+    transaction_state_log_num_partitions: Partitions = 4
     transaction_max_timeout_ms: Amount = 900_000
     transactional_id_expiration_ms: Amount = 604_800_000
     transaction_abort_timed_out_transaction_cleanup_interval_ms: Amount = 1_000
 
     def __post_init__(self) -> None:
-        for name, each in self.all_listeners().items():
+        listeners = self.all_listeners()
+        for name, each in listeners.items():
             check_listener(name, each)
+        check_addresses(listeners)
+        if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
+            raise ValueError(
+                f"group_min_session_timeout_ms: expected at most {self.group_max_session_timeout_ms} "
+                f"(group_max_session_timeout_ms), found {self.group_min_session_timeout_ms}"
+            )
         if self.bearer and bool(self.sasl_oauthbearer_jwks_endpoint_url) is self.sasl_oauthbearer_unsecured:
             raise ValueError(
                 "OAUTHBEARER needs sasl_oauthbearer_jwks_endpoint_url, or for development sasl_oauthbearer_unsecured: "

@@ -9,10 +9,10 @@ between leaves partitions that no record names; `load` removes those that are em
 import asyncio
 import base64
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 from uuid import UUID, uuid4
 
-from mainstem.broker.config import BrokerConfig
+from mainstem.broker.config import MOST_PARTITIONS, BrokerConfig
 from mainstem.broker.errors import (
     InternalTopic,
     InvalidPartitions,
@@ -26,7 +26,6 @@ from mainstem.core import Clock, TopicPartition, is_topic_name
 from mainstem.core.logging import get_logger
 from mainstem.log import LogDirectory, PartitionLog, StorageError, TopicConfig
 
-MAX_PARTITIONS: Final = 10_000
 _REMOVED_AT_ONCE = 100  # more would hold up the event loop: each is renamed there
 
 ChangeConfig: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str]]
@@ -179,8 +178,8 @@ class Topics:
             other = self._alike.get(name.replace(".", "_"))
             if other is not None:
                 raise InvalidTopicName(f"topic {name!r} collides with {other!r}: '.' and '_' count as one here")
-        if not 1 <= partitions <= MAX_PARTITIONS:
-            raise InvalidPartitions(f"topic {name!r}: {partitions} partitions, expected 1 to {MAX_PARTITIONS}")
+        if not 1 <= partitions <= MOST_PARTITIONS:
+            raise InvalidPartitions(f"topic {name!r}: {partitions} partitions, expected 1 to {MOST_PARTITIONS}")
         return self.settings_of(config, internal=internal)
 
     def settings_of(self, config: Mapping[str, str], *, internal: bool = False) -> TopicConfig:
@@ -251,7 +250,7 @@ class Topics:
             InvalidPartitions: `count` is not above the present count, or too large.
         """
         present = len(topic.logs)
-        if not present < count <= MAX_PARTITIONS:
+        if not present < count <= MOST_PARTITIONS:
             raise InvalidPartitions(f"topic {topic.name!r} has {present} partitions, {count} were asked for")
         if topic.name in self._kept:
             raise InvalidPartitions(f"topic {topic.name!r} has more partitions with records than the metadata knows")

@@ -34,4 +34,5 @@ def test_a_quota_that_is_set_twice_is_refused(raw):
     user = f"u{uuid.uuid4().hex[:8]}"
     asked = entry(user, producer_byte_rate=5e6)
     assert altered(raw, asked | {"ops": asked["ops"] * 2}) == [Code.invalid_request]
+    assert altered(raw, entry(user, producer_byte_rate=float("inf"))) == [Code.invalid_request]
     assert described(raw, ("user", 0, user)) == []

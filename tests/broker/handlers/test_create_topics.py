@@ -6,7 +6,7 @@ import uuid
 import pytest
 from msgspec.structs import replace
 
-from mainstem.broker.topics import MAX_PARTITIONS
+from mainstem.broker.config import MOST_PARTITIONS
 from mainstem.core import SystemClock
 from mainstem.wire.errors import Code
 from tests.support.broker import CONFIG, Client, running
@@ -107,10 +107,10 @@ def test_one_name_twice_in_a_request(raw):
 
 
 def test_a_topic_has_so_many_partitions_at_most(raw):
-    for count, code in ((MAX_PARTITIONS, Code.none), (MAX_PARTITIONS + 1, Code.invalid_partitions)):
+    for count, code in ((MOST_PARTITIONS, Code.none), (MOST_PARTITIONS + 1, Code.invalid_partitions)):
         asked = {"name": name(), "num_partitions": count}
         assert create(raw, asked, validate_only=True)[0].error_code is code
-    assert MAX_PARTITIONS == 10_000
+    assert MOST_PARTITIONS == 10_000
 
 
 def test_a_null_value_of_a_new_topic_means_the_default(raw):

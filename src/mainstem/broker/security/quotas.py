@@ -186,8 +186,8 @@ class Quotas:
             if value is None:
                 result.pop(name, None)
                 continue
-            if not value > 0:
-                raise RequestError(Code.invalid_request, f"Quota {name} must be greater than 0")
+            if not 0 < value < math.inf:
+                raise RequestError(Code.invalid_request, f"Quota {name} must be greater than 0, and finite")
             if name in _WHOLE and abs(value - round(value)) > 1e-6:
                 raise RequestError(Code.invalid_request, f"Configuration {name} must be a Long value")
             result[name] = value

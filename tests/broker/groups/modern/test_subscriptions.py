@@ -24,7 +24,7 @@ def test_an_expression_matches_whole_names():
 
 
 def test_what_is_no_expression_of_re2_is_refused():
-    for expression in ("(", "(?=a)", "*"):
+    for expression in ("(", "(?=a)", "*", "a" * 32_768):
         with pytest.raises(InvalidExpression) as refused:
             matching(expression, ["a"])
         assert refused.value.code is Code.invalid_regular_expression
