@@ -8,9 +8,10 @@ PROTOCOLS = [(69, 1, "consumer"), (77, 1, "share"), (89, 0, "streams")]
 
 
 @pytest.mark.parametrize(("api", "version", "kind"), PROTOCOLS)
-def test_of_what_is_no_group_of_the_protocol_nothing_is_told_but_why(raw, api, version, kind):
+def test_of_what_is_no_group_of_the_protocol_nothing_is_told_but_why(raw, topic, api, version, kind):
     committing, nobody = (f"group-{uuid.uuid4().hex[:12]}" for _ in range(2))
-    raw.call(8, 8, group_id=committing, member_id="", generation_id_or_member_epoch=-1, topics=[])
+    offsets = [{"name": topic, "partitions": [{"partition_index": 0, "committed_offset": 5}]}]
+    raw.call(8, 8, group_id=committing, topics=offsets)
     found = raw.call(api, version, group_ids=[committing, nobody, "", nobody]).groups
     assert [(each.group_id, each.error_code, each.error_message) for each in found] == [
         (committing, Code.group_id_not_found, f"Group {committing} is not a {kind} group."),

@@ -69,7 +69,7 @@ def test_each_listener_tells_its_own_address(tmp_path):
 
 def test_what_a_listener_leaves_out_is_said_by_broker():
     config = BrokerConfig(
-        certificate_file="a", key_file="b", listeners={"out": ListenerConfig(protocol="SSL", key_file="c")}
+        certificate_file="a", key_file="b", listeners={"out": ListenerConfig(port=0, protocol="SSL", key_file="c")}
     )
     out = config.all_listeners()["out"]
     assert (out.certificate_file, out.key_file) == ("a", "c")

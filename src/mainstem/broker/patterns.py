@@ -32,5 +32,8 @@ def whole_match(expression: str) -> Callable[[str], bool]:
     try:
         pattern = re2.compile(expression, options)
     except re2.error as error:
-        raise BadPattern(f"expected a regular expression of RE2, found {expression[:_SHOWN]!r}: {error}") from None
+        reason = error.args[0].decode(errors="replace")  # it repeats the expression
+        raise BadPattern(
+            f"expected a regular expression of RE2, found {expression[:_SHOWN]!r}: {reason[:_SHOWN]}"
+        ) from None
     return lambda name: pattern.fullmatch(name) is not None

@@ -47,7 +47,8 @@ def test_a_group_that_reads_is_left_alone(raw, topic, group):
 def test_groups_that_are_none(raw, topic, group):
     assert delete(raw, group, topic).error_code == Code.group_id_not_found
     assert delete(raw, "", topic).error_code == Code.invalid_group_id
-    raw.call(8, 8, group_id=group, member_id="", generation_id_or_member_epoch=-1, topics=[])
+    offsets = [{"name": topic, "partitions": [{"partition_index": 0, "committed_offset": 5}]}]
+    raw.call(8, 8, group_id=group, topics=offsets)
     assert delete(raw, group, topic).error_code == Code.group_id_not_found
 
 
