@@ -230,7 +230,7 @@ class Calls:
         """An append is refused, and the log goes on; nothing else writes meanwhile that may meet the full disk."""
         if expected.trusting:
             return
-        where, end = self.random.choice(["/journal-", ".log"]), expected.end
+        where, end = self.random.choice(["/journal.", ".log"]), expected.end
         self.node.note(f"the disk is full: {where}")
         self.node.disk.refuse("write", errno.ENOSPC, where)
         try:
