@@ -81,7 +81,7 @@ def test_a_topic_is_made_with_its_settings():
         assert admin.describe_configs([resource])[resource].result(30)["cleanup.policy"].value == "compact"
         with pytest.raises(TopicRefused, match=r"^topic orders: TOPIC_ALREADY_EXISTS: topic 'orders' already exists$"):
             log.create_topic("orders")
-        with pytest.raises(TopicRefused, match=r"^topic others: INVALID_CONFIG: unknown topic setting 'speed'$"):
+        with pytest.raises(TopicRefused, match=r"^topic others: INVALID_CONFIG: Unknown topic config name: speed$"):
             log.create_topic("others", config={"speed": "high"})
 
 

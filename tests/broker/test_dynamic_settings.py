@@ -169,7 +169,7 @@ def test_the_coordinators_topics_keep_their_settings(tmp_path):
     ("broker", "name", "value", "said"),
     [
         ("77", "background.threads", "9", "broker '77', the only one is 1"),
-        ("1", "num.partitions", "9", "num.partitions cannot be changed while the broker runs"),
+        ("1", "num.partitions", "9", "Cannot update these configs dynamically: [num.partitions]"),
         ("1", "background.thread", "9", "background.threads"),
         ("1", "background.threads", "x", "background.threads: expected an integer, found 'x'"),
         ("1", "background.threads", "0", "expected 1 or more, found 0"),

@@ -137,7 +137,10 @@ def test_a_kafka_that_is_not_there_is_told_before_anything_is_loaded(project):
         ('[spark]\nsettings = {"spark.speculation" = "true"}\n', "mainstem.toml: [spark]: settings: spark.speculation"),
         ('[spark]\nmaster = "bogus"\n', "mainstem.toml: [spark]: master = 'bogus': expected local[N]"),
         ('[gateway]\nlisten = "foo"\n', "mainstem.toml: [gateway]: listen: expected HOST:PORT, found 'foo'"),
-        ('[topics.orders.config]\n"retention.mss" = "1"\n', "mainstem.toml: [topics.orders]: unknown topic setting"),
+        (
+            '[topics.orders.config]\n"retention.mss" = "1"\n',
+            "mainstem.toml: [topics.orders]: Unknown topic config name",
+        ),
         ('[sinks.x]\ntype = "delta"\ntopics = ".*"\n', "fits __mainstem.audit, which it writes to"),
     ],
 )

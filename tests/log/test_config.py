@@ -28,13 +28,13 @@ def test_settings_are_laid_over_a_base():
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("segmnt.bytes", "1", "unknown topic setting 'segmnt.bytes'"),
-        ("segment_bytes", "1", "unknown topic setting 'segment_bytes'"),
-        ("segment.bytes", "many", "segment.bytes"),
-        ("segment.bytes", "1", "segment.bytes"),
-        ("cleanup.policy", "compress", "cleanup.policy"),
-        ("message.timestamp.type", "createtime", "message.timestamp.type"),
-        ("min.cleanable.dirty.ratio", "1.5", "min.cleanable.dirty.ratio"),
+        ("segmnt.bytes", "1", "Unknown topic config name: segmnt.bytes"),
+        ("segment_bytes", "1", "Unknown topic config name: segment_bytes"),
+        ("segment.bytes", "many", "Invalid value many for configuration segment.bytes: expected `int`$"),
+        ("segment.bytes", "1", "Invalid value 1 for configuration segment.bytes: expected `int` >= 14$"),
+        ("cleanup.policy", "compress", "Invalid value compress for configuration cleanup.policy: expected .* regex"),
+        ("message.timestamp.type", "createtime", "message.timestamp.type: [Ii]nvalid enum value 'createtime'$"),
+        ("min.cleanable.dirty.ratio", "1.5", "min.cleanable.dirty.ratio: expected `float` <= 1.0$"),
     ],
 )
 def test_a_wrong_setting_is_named(name, value, message):

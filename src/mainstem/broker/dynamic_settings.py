@@ -173,6 +173,10 @@ def default_of(name: str) -> str:
     return WITHOUT_EFFECT[name]
 
 
+_STATIC = "Cannot update these configs dynamically"
+"""In Kafka's words: tests of clients look for them."""
+
+
 def check(settings: Mapping[str, str]) -> None:
     """Check names, and values as far as nobody else does.
 
@@ -185,9 +189,7 @@ def check(settings: Mapping[str, str]) -> None:
         if name not in WITHOUT_EFFECT:
             alike = get_close_matches(name, [*TOPIC_DEFAULTS, *WITHOUT_EFFECT], n=1)
             hint = f" (or did you mean {alike[0]}?)" if alike else ""
-            raise RequestError(
-                Code.invalid_request, f"{name} cannot be changed while the broker runs: set it in mainstem.toml{hint}"
-            )
+            raise RequestError(Code.invalid_request, f"{_STATIC}: [{name}]: mainstem.toml is where it is given{hint}")
         _check_number(name, value, whole=WITHOUT_EFFECT[name].isdigit())
 
 

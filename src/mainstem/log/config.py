@@ -149,22 +149,22 @@ class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         """The settings with Kafka's names and text values laid over `base` (or the defaults).
 
         Raises:
-            InvalidTopicConfig: the message names the setting.
+            InvalidTopicConfig: the message names the setting, and begins as Kafka's: clients' tests look for that.
         """
         tree: dict[str, Any] = msgspec.to_builtins(base or cls())
         for name, value in settings.items():
             field = name.replace(".", "_")
             if field not in cls.__struct_fields__ or "_" in name:
                 known = (each.replace("_", ".") for each in cls.__struct_fields__)
-                raise InvalidTopicConfig(f"unknown topic setting {name!r}", hint=suggestion(name, known))
+                raise InvalidTopicConfig(f"Unknown topic config name: {name}", hint=suggestion(name, known))
             tree[field] = _clean(value)
         try:
             return msgspec.convert(tree, prepared(cls), strict=False)
         except msgspec.ValidationError as error:
-            text = str(error)
-            for field in settings:
-                text = text.replace(f"$.{field.replace('.', '_')}", field)
-            raise InvalidTopicConfig(f"topic setting: {text}") from None
+            reason, _, field = str(error).partition(" - at `$.")
+            name = field.rstrip("`").replace("_", ".")
+            reason = reason.removesuffix(", got `str`").replace("Expected", "expected")
+            raise InvalidTopicConfig(f"Invalid value {settings.get(name)} for configuration {name}: {reason}") from None
 
     def to_kafka(self) -> dict[str, str]:
         """Every setting with Kafka's name and text value, defaults included."""
