@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,14 +13,21 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def machine() -> str:
-    """One line: when, on what, and how busy it was before."""
+    """One line: when, what, on what, and how busy it was before."""
     model = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
     memory = psutil.virtual_memory().total / 2**30
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     return (
-        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC; {os.cpu_count()} cores ({model[1] if model else platform.machine()}), "
+        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC; commit {_commit()}; {os.cpu_count()} cores ({model[1] if model else platform.machine()}), "
         f"{memory:.0f} GB; Linux {platform.release()}; Python {platform.python_version()}; load before the run {load}"
     )
+
+
+def _commit() -> str:
+    """Of the tree that is measured; with a `+` where it has been changed since."""
+    asked = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    done = subprocess.run(asked, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
 
 
 class Report:
