@@ -44,6 +44,7 @@ class Connection:
         self.reading = True
         self.answered = False
         self.is_cut_off = False
+        self.unread = 0
 
     @property
     def unfinished(self):
@@ -52,6 +53,14 @@ class Connection:
     @property
     def arrived_bytes(self):
         return self.received if self.unfinished else 0
+
+    @property
+    def missing_bytes(self):
+        return sum(self.pieces) if self.unfinished else 0
+
+    @property
+    def unread_bytes(self):
+        return self.unread
 
     def look_again(self):
         holds = 0 if self.answered else self.received
@@ -119,6 +128,35 @@ def test_the_next_goes_on_when_the_one_before_it_is_answered():
     second.answer()
     calls.run()
     assert [first.reading, third.reading].count(True) == 1
+
+
+def test_the_next_is_the_one_that_lacks_least():
+    """Forty clients with fifty megabytes announced, and a byte now and then, had their ten seconds each before it."""
+    calls = Calls()
+    memory = calls.memory(10 * UNIT)
+    trickling = [Connection(memory, [3, 3_000]) for _ in range(5)]
+    honest = Connection(memory, [2, 20])
+    honest.unread = 20 * UNIT
+    for each in (*trickling, honest):
+        each.receive()
+        each.unread = each.unread or 20
+    assert [each.reading for each in (*trickling, honest)].count(True) == 4, "room for three, and one's turn"
+    assert not honest.reading
+    calls.after(PATIENCE_SECONDS)
+    assert honest.reading
+    assert [each.is_cut_off for each in (*trickling, honest)] == [True] * 5 + [False]
+
+
+def test_who_has_much_more_to_give_is_not_cut_off_because_nobody_goes_on():
+    calls = Calls()
+    memory = calls.memory(10 * UNIT)
+    stalled, alive = Connection(memory, [12, 1_000]), Connection(memory, [2, 1_000])
+    stalled.receive()
+    alive.receive()
+    alive.unread = 65_536
+    assert not alive.reading
+    calls.after(PATIENCE_SECONDS)
+    assert (stalled.is_cut_off, alive.is_cut_off, alive.reading) == (True, False, True)
 
 
 def test_small_requests_are_read_although_the_budget_is_used_up_but_not_without_an_end():

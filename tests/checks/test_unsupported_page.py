@@ -38,6 +38,10 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
         "test_embedded_log.py::test_a_client_writes_and_reads",
     ),
     "Produce takes record batches": ("test_g11_damaged_batches_are_refused",),
+    "A batch is looked into": (
+        "test_what_cannot_be_decoded_is_refused_and_takes_nothing_offline",
+        "test_a_transactional_batch_needs_a_transactional_id",
+    ),
     "Timestamps beyond": (
         "test_timestamps_of_another_unit_are_refused_whatever_the_topic_allows",
         "test_timestamps_that_microseconds_cannot_say",

@@ -14,9 +14,12 @@ they hold of answers counts as well (`answer_memory`), until the socket has take
 """
 
 import asyncio
+import fcntl
+import termios
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from mainstem.broker.server import Broker
 
 SCRATCH_BYTES = 65_536
+_INT = Struct("i")  # of the system
 _FIRST_ROOM = 4_096  # who sends little, slowly, is to hold little
 _GROWTH = 4  # times what has arrived: a frame of a megabyte grows twice
 _MOST_ANSWERS = 1_048_576  # bytes; with more to send, no further request is started
@@ -447,6 +451,19 @@ class Connection(asyncio.BufferedProtocol):
     def arrived_bytes(self) -> int:
         """Of a request that has arrived in part."""
         return 0 if self._frame is None else self._frame_filled
+
+    @property
+    def missing_bytes(self) -> int:
+        """Of the same: what has been announced and has not arrived."""
+        return 0 if self._frame is None else self._frame_size - self._frame_filled
+
+    @property
+    def unread_bytes(self) -> int:
+        """In the socket."""
+        if self._transport.is_closing():
+            return 0
+        (size,) = _INT.unpack(fcntl.ioctl(self.descriptor, termios.FIONREAD, bytes(_INT.size)))
+        return int(size)
 
     def look_again(self) -> None:
         """There may be room for more requests."""

@@ -6,12 +6,13 @@ A connection asks before it reads on. Where the budget is used up nobody reads, 
   or log in;
 - one connection whose request has arrived in part: else parts of requests could fill the budget, and none would ever be
   whole. The next one's turn comes when that request has been answered: else one after the other would become whole, and
-  all be held.
+  all be held. It is that of the one that lacks least: who announces fifty megabytes and sends a byte now and then is
+  waited for by his like alone.
 
 Where room is wanted, a client that leaves a request unfinished is cut off: who has sent less than 256 KB of it for ten
 seconds. Who waited meanwhile goes on; but where nobody at all went on, what waits goes too, since most of it may be as
-dead, and each would take its ten seconds. What a client announces costs nothing; what it sends costs up to four
-times as much, as room for more.
+dead, and each would take its ten seconds: but not those of whom much more is in their socket already. What a client
+announces costs nothing; what it sends costs up to four times as much, as room for more.
 """
 
 from collections.abc import Callable
@@ -23,6 +24,7 @@ PATIENCE_SECONDS: Final = 10.0
 PROGRESS_BYTES: Final = 262_144
 SMALL_BYTES: Final = 16_384
 _SECONDS_BETWEEN_LOOKS: Final = 1.0
+_MUCH: Final = 65_536  # in a socket; what its client sends beyond that may have no room there
 
 
 class Reader(Protocol):
@@ -33,6 +35,16 @@ class Reader(Protocol):
         """Of the request that has arrived in part."""
         ...
 
+    @property
+    def missing_bytes(self) -> int:
+        """Of the same: what has been announced and has not arrived."""
+        ...
+
+    @property
+    def unread_bytes(self) -> int:
+        """In its socket, while it may not read."""
+        ...
+
     def look_again(self) -> None:
         """Ask again whether it may read."""
         ...
@@ -40,6 +52,10 @@ class Reader(Protocol):
     def abort(self) -> None:
         """End at once: its client does not finish what it has begun, and others want the room."""
         ...
+
+
+def _would_go_on(reader: Reader) -> bool:
+    return reader.unread_bytes >= min(reader.missing_bytes, _MUCH)
 
 
 class RequestMemory:
@@ -119,7 +135,7 @@ class RequestMemory:
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, {}
-        for reader in waiting:
+        for reader in sorted(waiting, key=lambda each: each.missing_bytes):
             self._call_soon(reader.look_again)
 
     def _look_later(self) -> None:
@@ -142,6 +158,6 @@ class RequestMemory:
             elif now - since >= PATIENCE_SECONDS:
                 late.append((reader, reader in self._waiting))
         for reader, waits in late:
-            if not (waits and somebody_goes_on):
+            if not (waits and (somebody_goes_on or _would_go_on(reader))):
                 reader.abort()
         self._look_later()
