@@ -23,9 +23,7 @@ class Tree(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def test_an_unknown_setting_is_named_with_its_file():
-    with pytest.raises(
-        BadSetting, match=r"mainstem\.toml: Object contains unknown field `segmnt_bytes` - at `\$\.log`"
-    ):
+    with pytest.raises(BadSetting, match=r"mainstem\.toml: log: Object contains unknown field `segmnt_bytes`"):
         convert({"log": {"segmnt_bytes": 1}}, Tree, where="mainstem.toml")
 
 
@@ -35,8 +33,10 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
 
 
 def test_a_wrong_type_is_named_with_its_place():
-    with pytest.raises(BadSetting, match=r"Expected `int`, got `str` - at `\$\.log\.segment_bytes`"):
+    with pytest.raises(BadSetting, match=r"^mainstem.toml: log.segment_bytes: expected `int`, found 'many'$"):
         convert({"log": {"segment_bytes": "many"}}, Tree, where="mainstem.toml")
+    with pytest.raises(BadSetting, match=r"^mainstem.toml: log.name: expected `str`, found `int`$"):
+        convert({"log": {"name": 5}}, Tree, where="mainstem.toml")  # it may be a password
 
 
 @pytest.mark.parametrize(

@@ -349,7 +349,7 @@ def test_a_near_miss_is_suggested(tmp_path):
         ("[jobs.enriched]\nevery = 'often'", "[jobs.enriched]: expected a number and a unit"),
         ("[[topics]]", "topics: expected tables"),
         ("[topics.'a b']", "[topics.a b]: expected letters"),
-        ("[topics.a]\npartitions = -1", "[topics.a]: Expected `int` >= 0"),
+        ("[topics.a]\npartitions = -1", "[topics.a]: partitions: expected `int` >= 0, found -1"),
         ("not toml", "not valid TOML"),
     ],
 )

@@ -144,7 +144,7 @@ def convert(tree: Any, kind: type[T], *, where: str) -> T:
     try:
         return msgspec.convert(tree, prepared(kind), strict=False)
     except msgspec.ValidationError as error:
-        raise BadSetting(f"{where}: {error}", hint=_what_to_do(str(error), kind)) from None
+        raise BadSetting(f"{where}: {_in_one_line(str(error), tree)}", hint=_what_to_do(str(error), kind)) from None
 
 
 def suggestion(name: str, known: Iterable[str], otherwise: str = "") -> str:
@@ -169,6 +169,23 @@ def check_type(tree: Any, known: Collection[str], *, where: str) -> None:
             f"{where}: expected {expected}, found {'no type' if found is None else repr(found)}",
             hint="give one of them",
         )
+
+
+def _in_one_line(error: str, tree: Any) -> str:
+    """What msgspec says, with the setting first; and with its value where a number is expected: that is no secret."""
+    place = re.fullmatch(r"(.+?)(, got `\w+`)? - at `\$\.(.+)`", error)
+    if place is None:
+        return error
+    reason, got, path = place.groups()
+    if not reason.startswith("Expected"):
+        return f"{path}: {reason}"
+    reason = "expected" + reason.removeprefix("Expected")
+    if not re.match(r"expected `(int|float)( \| null)?`", reason):
+        return f"{path}: {reason}{(got or '').replace(', got', ', found')}"
+    found = tree
+    for step in path.split("."):
+        found = found.get(step) if isinstance(found, Mapping) else None
+    return f"{path}: {reason}" if found is None else f"{path}: {reason}, found {found!r}"
 
 
 def _what_to_do(error: str, kind: Any) -> str:
