@@ -43,6 +43,9 @@ def test_g10_groups_do_not_wait_for_their_first_rebalance():
         {"listeners": {"out": {"port": 9092}}},
         {"listeners": {"out": {"port": 9092, "host": "0.0.0.0"}}},
         {"listeners": {"out": {"port": 9092, "host": "localhost"}}},
+        {"listeners": {"out": {"port": 9092, "host": "::1"}}, "host": "localhost"},
+        {"listeners": {"out": {"port": 9092, "host": "192.0.2.1"}}, "host": ""},
+        {"listeners": {"out": {"port": 9092, "host": "::"}}, "host": "::1"},
     ],
     ids=str,
 )
@@ -107,5 +110,6 @@ def test_rights_are_not_enforced_where_nobody_could_give_any():
 
 
 def test_listeners_may_have_one_port_on_different_addresses():
-    listeners = {"out": ListenerConfig(host="192.0.2.1", port=9092), "any": ListenerConfig(port=0)}
-    assert set(BrokerConfig(listeners=listeners, host="127.0.0.1").all_listeners()) == {"broker", "out", "any"}
+    out, six = (ListenerConfig(host=host, port=9092) for host in ("192.0.2.1", "::1"))
+    listeners = {"out": out, "six": six, "any": ListenerConfig(port=0)}
+    assert set(BrokerConfig(listeners=listeners, host="127.0.0.1").all_listeners()) == {"broker", "out", "six", "any"}

@@ -24,8 +24,7 @@ Sasl = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 _DEFAULT_SASL: tuple[Sasl, ...] = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 ClientAuth = Literal["", "none", "requested", "required"]
 
-_ANYWHERE = {"", "0.0.0.0", "::"}  # noqa: S104 they are compared
-_LOOPBACK = {"127.0.0.1": "localhost", "::1": "localhost"}
+_HOSTS = {"localhost": ("127.0.0.1", "::1"), "": ("0.0.0.0", "::")}  # noqa: S104 they are compared
 
 _FILES = ("certificate_file", "key_file", "client_ca_file")
 _SHARED = (*_FILES, "client_auth", "sasl_enabled_mechanisms")
@@ -108,9 +107,13 @@ def check_addresses(listeners: Mapping[str, ListenerConfig]) -> None:
         ValueError: the message names both.
     """
     for (one, first), (other, second) in itertools.combinations(listeners.items(), 2):
-        hosts = {_LOOPBACK.get(each.host, each.host) for each in (first, second)}
-        if first.port == second.port != 0 and (len(hosts) == 1 or hosts & _ANYWHERE):
+        pairs = itertools.product(*(_HOSTS.get(each.host, (each.host,)) for each in (first, second)))
+        if first.port == second.port != 0 and any(_covers(*pair) or _covers(*pair[::-1]) for pair in pairs):
             raise ValueError(f"listeners.{other}: port {second.port} is that of listener {one}: give each its own")
+
+
+def _covers(host: str, other: str) -> bool:
+    return host == other or host == ("::" if ":" in other else "0.0.0.0")  # noqa: S104 they are compared
 
 
 def _with_default_sasl(listener: ListenerConfig) -> ListenerConfig:

@@ -504,7 +504,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def descriptor(self) -> int:
         """Of its socket."""
-        return int(self._transport.get_extra_info("socket").fileno())
+        return sending.descriptor_of(self._transport)
 
     @property
     def unsent_bytes(self) -> int:

@@ -17,13 +17,18 @@ def has_slices(chunks: Sequence[Any]) -> bool:
     return any(isinstance(chunk, FileSlice) for chunk in chunks)
 
 
+def descriptor_of(transport: asyncio.Transport) -> int:
+    """Of its socket."""
+    return int(transport.get_extra_info("socket").fileno())
+
+
 def send(transport: asyncio.Transport, chunks: deque[Any]) -> None:
     """Take from the chunks what the socket takes, and what the transport is given then: at most one that is read.
 
     Raises:
         OSError, CorruptData: of a file. What is wrong with the socket is for its transport to find.
     """
-    descriptor = transport.get_extra_info("socket").fileno()
+    descriptor = descriptor_of(transport)
     while chunks:
         chunk, sent = chunks.popleft(), 0
         if not transport.get_write_buffer_size():  # nothing is to leave before it

@@ -171,17 +171,24 @@ def check_type(tree: Any, known: Collection[str], *, where: str) -> None:
         )
 
 
+def in_parts(error: str) -> tuple[str, str, str]:
+    """What msgspec says: the path of the setting ("" where it names none), what is wrong, and the type that was found
+    ("" where that was right).
+    """
+    parts = re.fullmatch(r"(.+?)(?:, got `(\w+)`)? - at `\$\.(.+)`", error)
+    if parts is None:
+        return "", error, ""
+    reason, kind, path = parts.groups(default="")
+    return path, "expected" + reason.removeprefix("Expected") if reason.startswith("Expected") else reason, kind
+
+
 def _in_one_line(error: str, tree: Any) -> str:
     """What msgspec says, with the setting first; and with its value where a number is expected: that is no secret."""
-    place = re.fullmatch(r"(.+?)(, got `\w+`)? - at `\$\.(.+)`", error)
-    if place is None:
+    path, reason, kind = in_parts(error)
+    if not path:
         return error
-    reason, got, path = place.groups()
-    if not reason.startswith("Expected"):
-        return f"{path}: {reason}"
-    reason = "expected" + reason.removeprefix("Expected")
     if not re.match(r"expected `(int|float)( \| null)?`", reason):
-        return f"{path}: {reason}{(got or '').replace(', got', ', found')}"
+        return f"{path}: {reason}, found `{kind}`" if kind else f"{path}: {reason}"
     found = tree
     for step in path.split("."):
         found = found.get(step) if isinstance(found, Mapping) else None
@@ -190,8 +197,8 @@ def _in_one_line(error: str, tree: Any) -> str:
 
 def _what_to_do(error: str, kind: Any) -> str:
     """The hint for what msgspec says of settings of the type `kind`."""
-    place = re.search(r" - at `\$\.(.*)`$", error)
-    steps = place[1].split(".") if place else []
+    path, _, _ = in_parts(error)
+    steps = path.split(".") if path else []
     if unknown := re.match(r"Object contains unknown field `(.+?)`", error):
         return suggestion(unknown[1], _fields(kind, steps))
     field = _fields(kind, steps[:-1]).get(steps[-1]) if steps else None

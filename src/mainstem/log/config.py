@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from mainstem.core.config import suggestion
+from mainstem.core.config import in_parts, suggestion
 from mainstem.core.prepared import prepared
 from mainstem.log.errors import InvalidTopicConfig
 
@@ -161,9 +161,8 @@ class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         try:
             return msgspec.convert(tree, prepared(cls), strict=False)
         except msgspec.ValidationError as error:
-            reason, _, field = str(error).partition(" - at `$.")
-            name = field.rstrip("`").replace("_", ".")
-            reason = reason.removesuffix(", got `str`").replace("Expected", "expected")
+            field, reason, _ = in_parts(str(error))
+            name = field.replace("_", ".")
             raise InvalidTopicConfig(f"Invalid value {settings.get(name)} for configuration {name}: {reason}") from None
 
     def to_kafka(self) -> dict[str, str]:

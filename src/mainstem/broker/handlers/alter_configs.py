@@ -11,23 +11,13 @@ from typing import Any
 from mainstem.broker import configs
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.handlers.create_topics import read_configs
-from mainstem.broker.handlers.describe_configs import check_configs
+from mainstem.broker.handlers.describe_configs import all_refused, check_configs
 from mainstem.broker.security.acls import ALTER_CONFIGS
 from mainstem.core import MainstemError
 from mainstem.wire.errors import Code, RequestError, code_of
 
 
-def all_failed(request: Any, code: int) -> dict[str, Any]:
-    """The answer that gives each resource the code."""
-    return {
-        "responses": [
-            {"resource_type": each.resource_type, "resource_name": each.resource_name, "error_code": code}
-            for each in request.resources
-        ]
-    }
-
-
-@handler(33, 0, 2, failure=all_failed)
+@handler(33, 0, 2, failure=lambda request, code: {"responses": all_refused(request, code)})
 async def alter_configs(request: Any, ctx: RequestContext) -> dict[str, Any]:
     return await alter_settings(request, ctx, lambda asked, _: read_configs(asked.configs))
 

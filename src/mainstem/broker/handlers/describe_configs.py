@@ -16,16 +16,15 @@ from mainstem.core import MainstemError
 from mainstem.wire.errors import Code, RequestError, code_of
 
 
-def _failure(request: Any, code: int) -> dict[str, Any]:
-    return {
-        "results": [
-            {"resource_type": each.resource_type, "resource_name": each.resource_name, "error_code": code}
-            for each in request.resources
-        ]
-    }
+def all_refused(request: Any, code: int) -> list[dict[str, Any]]:
+    """The code, for each resource of a request for settings or of one that changes them."""
+    return [
+        {"resource_type": each.resource_type, "resource_name": each.resource_name, "error_code": code}
+        for each in request.resources
+    ]
 
 
-@handler(32, 1, 4, failure=_failure)
+@handler(32, 1, 4, failure=lambda request, code: {"results": all_refused(request, code)})
 def describe_configs(request: Any, ctx: RequestContext) -> dict[str, Any]:
     asked = {(each.resource_type, each.resource_name): each for each in request.resources}
     results = [_describe(ctx, each, with_synonyms=request.include_synonyms) for each in asked.values()]

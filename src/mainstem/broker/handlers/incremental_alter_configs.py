@@ -9,10 +9,11 @@ from typing import Any
 
 from mainstem.broker import configs
 from mainstem.broker.handlers import RequestContext, handler
-from mainstem.broker.handlers.alter_configs import all_failed, alter_settings
+from mainstem.broker.handlers.alter_configs import alter_settings
+from mainstem.broker.handlers.describe_configs import all_refused
 
 
-@handler(44, 0, 1, failure=all_failed)
+@handler(44, 0, 1, failure=lambda request, code: {"responses": all_refused(request, code)})
 async def incremental_alter_configs(request: Any, ctx: RequestContext) -> dict[str, Any]:
     return await alter_settings(request, ctx, _apply)
 
