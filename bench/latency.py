@@ -14,7 +14,17 @@ from pathlib import Path
 
 from bench.clients import end_to_end, produce_at_rate
 from bench.report import Report
-from bench.servers import Server, both, create_topic, delete_topic, options_of, produce, table
+from bench.servers import (
+    DELETED_AT_ONCE,
+    Server,
+    both,
+    create_topic,
+    delete_topic,
+    options_of,
+    produce,
+    settle,
+    table,
+)
 from bench.waits import Waits
 from tests.support import kafka_tools
 
@@ -49,7 +59,7 @@ def main() -> None:
     rate, size, seconds = options.rate, options.size, options.seconds
     with (
         tempfile.TemporaryDirectory(prefix="bench-", dir=options.directory) as name,
-        both(Path(name), options.heap_mb) as servers,
+        both(Path(name), options.heap_mb, kafka=DELETED_AT_ONCE) as servers,
     ):
         if options.heap_mb:
             kafka_tools.classpath()
@@ -58,10 +68,13 @@ def main() -> None:
                 topics = [f"{what}-{number}" for what in ("tool", "handle", "end-to-end")]
                 for topic in topics:
                     create_topic(server, topic)
+                settle()
                 figures = measure_tool(server, topics[0], rate, size, seconds, report)
+                settle()
                 waits = Waits.of(produce_at_rate(server.bootstrap, topics[1], rate, size, seconds=seconds))
                 figures |= waits.figures(f"librdkafka at {rate:,}/s of {size:,} B")
                 at = options.end_to_end_rate
+                settle()
                 waits = Waits.of(end_to_end(server.bootstrap, topics[2], at, size, seconds=seconds))
                 figures |= waits.figures(f"produce to poll at {at:,}/s")
                 for topic in topics:

@@ -24,6 +24,7 @@ from pathlib import Path
 from bench.clients import consume_all, produce_all
 from bench.report import Report
 from bench.servers import (
+    DELETED_AT_ONCE,
     NAMES,
     Server,
     both,
@@ -34,11 +35,11 @@ from bench.servers import (
     mainstem_server,
     options_of,
     produce,
+    settle,
     table,
 )
 from tests.support import kafka_tools
 
-_DELETED_AT_ONCE = {"log.segment.delete.delay.ms": "0"}
 _MEMORY_IS_TAKEN_BACK = 5  # seconds
 _NO_PAUSE = {"fetch_queue_backoff_ms": 1}  # else the consumer's pause, a second at 100,000 queued records, is measured
 
@@ -58,6 +59,7 @@ def measure_starts(directory: Path, rounds: int, heap_mb: int) -> dict[str, list
 def _forget(server: Server, topic: str) -> None:
     delete_topic(server, topic)
     time.sleep(_MEMORY_IS_TAKEN_BACK)
+    settle()
 
 
 def measure_tools(server: Server, size: int, records: int, number: int, report: Report) -> dict[str, float]:
@@ -112,7 +114,7 @@ def main() -> None:
         directory = Path(name)
         report.say(f"start times, {options.rounds} each")
         starts = measure_starts(directory, options.rounds, options.heap_mb)
-        with both(directory, options.heap_mb, kafka=_DELETED_AT_ONCE) as servers:
+        with both(directory, options.heap_mb, kafka=DELETED_AT_ONCE) as servers:
             for server in servers:
                 server.measured["start to first Metadata answer (s)"] = starts[server.name]
                 server.add("memory after the start (MB)", server.memory_mb()[0])
