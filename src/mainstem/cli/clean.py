@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from mainstem.cli.output import confirm, json_option, to_json
+from mainstem.cli.paths import DIRECTORY
 from mainstem.cli.target import data_directory
 from mainstem.core.locks import DirectoryLock
 
@@ -22,7 +23,7 @@ class Cleaned(msgspec.Struct, frozen=True):
 
 @click.command(short_help="Delete the data directory of a project.")
 @click.argument("project", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@click.option("--data", type=click.Path(path_type=Path), help="The data directory, where it is not PROJECT/.mainstem.")
+@click.option("--data", type=DIRECTORY, help="The data directory, where it is not PROJECT/.mainstem.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 def clean(project: Path, data: Path | None, yes: bool, as_json: bool) -> None:

@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from mainstem.cli.output import json_option, log_level_option, to_json
+from mainstem.cli.paths import DIRECTORY
 from mainstem.core import TopicPartition, UserError
 from mainstem.core.process import die_with_parent, say_ready
 
@@ -36,7 +37,7 @@ def log() -> None:
 
 
 @log.command(short_help="Serve the log in a directory.")
-@click.option("--data", required=True, type=click.Path(file_okay=False, path_type=Path), help="Directory of the log.")
+@click.option("--data", required=True, type=DIRECTORY, help="Directory of the log.")
 @click.option(
     "--listen",
     metavar="HOST:PORT",
@@ -66,7 +67,7 @@ def start(data: Path, listen: str | None, config_file: Path | None, log_level: s
 
 
 @log.command(short_help="Cut a partition where it is damaged.")
-@click.option("--data", required=True, type=click.Path(file_okay=False, path_type=Path), help="Directory of the log.")
+@click.option("--data", required=True, type=DIRECTORY, help="Directory of the log.")
 @click.option("--yes", is_flag=True, help="Cut the partition; without it only what would be lost is told.")
 @click.argument("topic")
 @click.argument("partition", type=click.IntRange(min=0))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mainstem.cli.output import json_option, to_json, to_table
+from mainstem.cli.paths import DIRECTORY
 from mainstem.cli.target import data_directory, probe, up_command
 from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.command(short_help="What a project means and would change.")
 @click.argument("project", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@click.option("--data", type=click.Path(path_type=Path), help="Where state is kept [default: PROJECT/.mainstem].")
+@click.option("--data", type=DIRECTORY, help="Where state is kept [default: PROJECT/.mainstem].")
 @click.option("--bootstrap", metavar="HOST:PORT", help="The Kafka that it is to run on [default: where it ran last].")
 @json_option
 def plan(project: Path, data: Path | None, bootstrap: str | None, as_json: bool) -> None:

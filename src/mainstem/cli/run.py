@@ -9,15 +9,14 @@ from typing import Any
 import click
 
 from mainstem.cli.output import log_level_option
+from mainstem.cli.paths import DIRECTORY
 from mainstem.core.logging import configure
 from mainstem.core.process import die_with_parent
 
 
 def process_options(command: Callable[..., Any]) -> Callable[..., Any]:
     command = log_level_option("info")(command)
-    command = click.option("--data", required=True, type=click.Path(path_type=Path), help="Where state is kept.")(
-        command
-    )
+    command = click.option("--data", required=True, type=DIRECTORY, help="Where state is kept.")(command)
     command = click.option("--gateway", required=True, metavar="HOST:PORT", help="Registry and collector.")(command)
     command = click.option("--bootstrap", required=True, metavar="HOST:PORT", help="Address of the log.")(command)
     return click.argument("project", type=click.Path(path_type=Path, exists=True, file_okay=False))(command)
@@ -53,7 +52,7 @@ def connect(project: Path, bootstrap: str, gateway: str, data: Path, log_level: 
 @run.command(short_help="A serving node.")
 @click.argument("project", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--bootstrap", required=True, metavar="HOST:PORT", help="Address of the log.")
-@click.option("--data", required=True, type=click.Path(path_type=Path), help="Where state is kept.")
+@click.option("--data", required=True, type=DIRECTORY, help="Where state is kept.")
 @click.option("--node", required=True, metavar="NAME", help="`answers` of [serve.answers]; `answers-2` of several.")
 @log_level_option("info")
 def serve(project: Path, bootstrap: str, data: Path, node: str, log_level: str) -> None:

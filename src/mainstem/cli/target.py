@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from mainstem.cli.paths import DIRECTORY
 from mainstem.client.connection import Connection, load_security
 from mainstem.client.errors import BrokerUnavailable
 from mainstem.core import UserError
@@ -152,10 +153,10 @@ def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     @click.option(
         "--project",
-        type=click.Path(path_type=Path, file_okay=False),
+        type=DIRECTORY,
         help="Project whose running log is meant (default: this directory).",
     )
-    @click.option("--data", type=click.Path(path_type=Path), help="Its data directory, where `up` was given one.")
+    @click.option("--data", type=DIRECTORY, help="Its data directory, where `up` was given one.")
     @functools.wraps(command)
     def with_target(*args: Any, bootstrap: str | None, project: Path | None, data: Path | None, **kwargs: Any) -> Any:
         where = Path() if project is None else check_project(project)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from mainstem.cli.output import log_level_option, tell
+from mainstem.cli.paths import DIRECTORY
 from mainstem.cli.target import data_directory, probe
 from mainstem.client.connection import Connection, load_security
 from mainstem.core import UserError
@@ -16,7 +17,7 @@ from mainstem.core.process import die_with_parent
 
 @click.command(short_help="Run a project, and keep it running.")
 @click.argument("project", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@click.option("--data", type=click.Path(path_type=Path), help="Where state is kept [default: PROJECT/.mainstem].")
+@click.option("--data", type=DIRECTORY, help="Where state is kept [default: PROJECT/.mainstem].")
 @click.option("--bootstrap", metavar="HOST:PORT", help="Run on this Kafka instead of a log of our own.")
 @click.option("--listen", metavar="HOST:PORT", help="Address of our own log [default: 127.0.0.1:9092].")
 @click.option("--gateway", metavar="HOST:PORT", help="Address of registry and collector [default: 127.0.0.1:9600].")
