@@ -104,6 +104,16 @@ def test_sessions_share_room_for_their_partitions():
     assert len(sessions) == 1
 
 
+def test_names_that_are_no_topics_are_not_kept():
+    """A thousand clients could leave 32 KB for each of 200 partitions."""
+    sessions = FetchSessions(10, ManualClock())
+    named = [FetchPartition(name, 0, 0, 1 << 20) for name in ("t" * 249, "t" * 250)]
+    assert sessions.open(named, by_id=False) is None
+    session = sessions.open(named[:1], by_id=False)
+    assert code_of_failure(proceed, sessions, session.session_id, 1, named[1:]) is Code.fetch_session_id_not_found
+    assert len(sessions) == 0
+
+
 class Sessions(RuleBasedStateMachine):
     """The cache never holds more than its slots and its partitions, and ids are never given twice at a time."""
 

@@ -1,11 +1,13 @@
 """Bytes to kio's instances: nothing but MalformedFrame is raised. See test_codec for kio as the judge."""
 
 import datetime
+from functools import partial
 
 import pytest
 
-from mainstem.wire import codec
+from mainstem.wire import codec, produce
 from mainstem.wire.errors import MalformedFrame
+from mainstem.wire.frames import MOST_TEXT
 from mainstem.wire.reading import MOST_ITEMS
 
 
@@ -67,3 +69,19 @@ def test_tagged_fields_count_too():
     assert body[-1] == 0
     with pytest.raises(MalformedFrame, match="more than 100000 items"):
         codec.decode_request(3, 12, body[:-1] + b"\xa1\x8d\x06" + b"\x63\0" * (MOST_ITEMS + 1))
+
+
+@pytest.mark.parametrize(
+    ("api_key", "version", "name"), [(11, 9, "group_id"), (20, 5, "topic_names"), (0, 12, "transactional_id")]
+)
+def test_a_string_has_no_more_bytes_than_kafkas(api_key, version, name):
+    """A group's id of 20 MB stayed in memory when its client had gone. Produce has a decoder of its own."""
+
+    def decoded(text):
+        body = codec.encode_request(api_key, version, {name: [text] if name.endswith("s") else text})
+        return (produce.decode if api_key == 0 else partial(codec.decode_request, api_key))(version, body, 0)
+
+    longest = "x" * MOST_TEXT
+    assert getattr(decoded(longest), name) in (longest, (longest,))
+    with pytest.raises(MalformedFrame, match="32768 bytes, expected 32767 at most"):
+        decoded(longest + "x")

@@ -26,6 +26,8 @@ INITIAL_EPOCH: Final = 0
 EVICT_AFTER_SECONDS: Final = 120.0
 PARTITIONS_PER_SLOT: Final = 200
 """On average: 1,000 slots are 80 MB at most. One session may have more, as long as all together do not."""
+_MOST_NAME: Final = 249
+"""Characters of a topic's name."""
 _INT32_MAX: Final = 2**31 - 1
 
 PartitionKey = tuple[str | UUID | None, int]
@@ -91,7 +93,7 @@ class FetchSessions:
     def open(self, partitions: Sequence[FetchPartition], *, by_id: bool) -> FetchSession | None:
         """A new session, or None if there is no room for it."""
         now = self._clock.monotonic()
-        if len(partitions) > self._most_partitions:
+        if len(partitions) > self._most_partitions or not _are_names(partitions):
             return None
         while len(self._sessions) >= self._slots or self._partitions + len(partitions) > self._most_partitions:
             oldest = next(iter(self._sessions.values()), None)
@@ -140,13 +142,21 @@ class FetchSessions:
         session.used_at = self._clock.monotonic()
         self._sessions.move_to_end(session_id)
         before = len(session.partitions)
-        session.update(changed, forgotten)
+        changed = list(changed)
+        names = _are_names(changed)
+        session.update(changed if names else (), forgotten)
         added = len(session.partitions) - before
         self._partitions += added
-        if added > 0 and self._partitions > self._most_partitions:
+        if not names or (added > 0 and self._partitions > self._most_partitions):
             self.close(session_id)
+            room = f"{self._most_partitions} partitions, and names of {_MOST_NAME} characters"
             raise RequestError(
                 Code.fetch_session_id_not_found,
-                f"fetch sessions have room for {self._most_partitions} partitions: session {session_id} is closed",
+                f"fetch sessions have room for {room}: session {session_id} is closed",
             )
         return session
+
+
+def _are_names(partitions: Iterable[FetchPartition]) -> bool:
+    """Whether they may be topics' names: what a session keeps is to be small, also of topics that are not there."""
+    return all(not isinstance(each.topic, str) or len(each.topic) <= _MOST_NAME for each in partitions)

@@ -29,6 +29,8 @@ FIRST_FLEXIBLE: Final[dict[int, int]] = {
     36: 2, 37: 2, 38: 2, 39: 2, 40: 2, 41: 2, 42: 2, 43: 2, 44: 1, 47: 32767, 48: 1, 49: 1, 53: 1, 54: 1,
 }  # fmt: skip
 _MOST_TAGS: Final = 100
+MOST_TEXT: Final = 0x7FFF
+"""Bytes of a string, as in Kafka also where the wire could say more: ids and names may be kept for long."""
 
 
 class RequestHeader(msgspec.Struct, frozen=True, gc=False):

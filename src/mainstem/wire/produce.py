@@ -16,7 +16,7 @@ import msgspec
 
 from mainstem.wire.errors import Code, MalformedFrame
 from mainstem.wire.fields import INT16, INT32
-from mainstem.wire.frames import read_varint, skip_tags
+from mainstem.wire.frames import MOST_TEXT, read_varint, skip_tags
 from mainstem.wire.reading import MOST_ITEMS
 from mainstem.wire.writing import cut_message, write_length, write_varint
 
@@ -178,6 +178,8 @@ def _compact_string(frame: bytearray, position: int) -> tuple[str | None, int]:
     size, position = read_varint(frame, position)
     if size == 0:
         return None, position
+    if size - 1 > MOST_TEXT:
+        raise MalformedFrame(f"byte {position}: a string of {size - 1} bytes, expected {MOST_TEXT} at most")
     return str(_slice(frame, position, size - 1), "utf-8"), position + size - 1
 
 

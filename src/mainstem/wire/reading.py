@@ -19,7 +19,7 @@ from uuid import UUID
 
 from mainstem.wire.errors import MalformedFrame
 from mainstem.wire.fields import INT16, INT32, INT64, NUMBERS, Buffer, take_apart
-from mainstem.wire.frames import read_varint
+from mainstem.wire.frames import MOST_TEXT, read_varint
 from mainstem.wire.kafka import ErrorCode
 
 Reader: TypeAlias = Callable[[Buffer, int, int], tuple[Any, int]]
@@ -123,8 +123,10 @@ def _read_time(data: Buffer, position: int, end: int) -> tuple[datetime.datetime
         raise MalformedFrame(f"byte {position}: {value} ms since 1970 is no time") from None
 
 
-def _sized(flexible: bool, length: Struct, make: Callable[[Any], Any], optional: bool) -> Reader:
-    """A string or bytes: behind a varint of the size + 1 where flexible, else behind the size, -1 for null."""
+def _sized(flexible: bool, length: Struct, most: int, make: Callable[[Any], Any], optional: bool) -> Reader:
+    """A string or bytes: behind a varint of the size + 1 where flexible, else behind the size, -1 for null; at `most`
+    so many bytes.
+    """
 
     def read(data: Buffer, position: int, end: int) -> tuple[Any, int]:
         if flexible:
@@ -139,6 +141,8 @@ def _sized(flexible: bool, length: Struct, make: Callable[[Any], Any], optional:
             if not optional:
                 raise MalformedFrame(f"byte {position}: null where a value is required")
             return None, position
+        if size > most:
+            raise MalformedFrame(f"byte {position}: {size} bytes, expected {most} at most")
         behind = position + size
         if behind > end:
             raise _cut_short(position, size, end)
@@ -210,9 +214,9 @@ def _field_reader(field: Field[Any], flexible: bool) -> Reader:
     else:
         kind = field.metadata["kafka_type"]
         if kind == "string":
-            read = _sized(flexible, INT16, _text, nullable_item)
+            read = _sized(flexible, INT16, MOST_TEXT, _text, nullable_item)
         elif kind in ("bytes", "records"):
-            read = _sized(flexible, INT32, bytes, nullable_item)
+            read = _sized(flexible, INT32, sys.maxsize, bytes, nullable_item)
         else:
             read = _PLAIN[kind]
     return _array(read, flexible, optional) if is_array else read
