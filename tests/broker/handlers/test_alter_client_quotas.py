@@ -36,3 +36,15 @@ def test_a_quota_that_is_set_twice_is_refused(raw):
     assert altered(raw, asked | {"ops": asked["ops"] * 2}) == [Code.invalid_request]
     assert altered(raw, entry(user, producer_byte_rate=float("inf"))) == [Code.invalid_request]
     assert described(raw, ("user", 0, user)) == []
+
+
+def test_two_clients_that_alter_one_entity_at_once_both_do(raw):
+    with raw.another() as other:
+        for _ in range(20):
+            user = f"u{uuid.uuid4().hex[:8]}"
+            asked = [entry(user, producer_byte_rate=5e6), entry(user, consumer_byte_rate=7e6)]
+            for client, each in zip((raw, other), asked, strict=True):
+                client.send(49, 1, entries=[each], validate_only=False)
+            answers = [each.receive(49, 1).entries[0].error_code for each in (raw, other)]
+            assert answers == [Code.none, Code.none]
+            assert described(raw, ("user", 0, user)) == [{"producer_byte_rate": 5e6, "consumer_byte_rate": 7e6}]

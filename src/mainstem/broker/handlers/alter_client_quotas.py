@@ -7,7 +7,7 @@ from typing import Any
 
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.security.acls import ALTER_CONFIGS, CLUSTER, THE_CLUSTER
-from mainstem.broker.security.quotas import Entity
+from mainstem.broker.security.quotas import Entity, Quotas
 from mainstem.wire.errors import Code, RequestError
 
 
@@ -15,6 +15,15 @@ from mainstem.wire.errors import Code, RequestError
 async def alter_client_quotas(request: Any, ctx: RequestContext) -> dict[str, Any]:
     ctx.check(ALTER_CONFIGS, CLUSTER, THE_CLUSTER)
     quotas = ctx.broker.quotas
+    async with quotas.changing:
+        changes, answers = _changes(request, quotas)
+        if not request.validate_only:
+            await quotas.change(changes)
+    return {"entries": answers}
+
+
+def _changes(request: Any, quotas: Quotas) -> tuple[dict[Entity, dict[str, float]], list[dict[str, Any]]]:
+    """What the entities have set afterwards, and what is answered of each."""
     changes: dict[Entity, dict[str, float]] = {}
     answers = []
     for each in request.entries:
@@ -28,9 +37,7 @@ async def alter_client_quotas(request: Any, ctx: RequestContext) -> dict[str, An
             answers.append(_answer(each, error.code, str(error)))
         else:
             answers.append(_answer(each, Code.none))
-    if not request.validate_only:
-        await quotas.change(changes)
-    return {"entries": answers}
+    return changes, answers
 
 
 def _entity(asked: Any) -> Entity:

@@ -14,6 +14,7 @@ Ten seconds of a quota may come at once; what is beyond is worked off at the quo
 once, told how long to wait, and not read from meanwhile (KIP-219).
 """
 
+import asyncio
 import ipaddress
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -73,6 +74,8 @@ class Quotas:
         self._facts = facts
         self._clock = clock
         self._on_change = on_change
+        self.changing = asyncio.Lock()
+        """Held from `after` to the end of `change`."""
         self._kept: dict[Entity, dict[str, float]] = {}
         self._limits: dict[tuple[str, str, str], _Limit | None] = {}
         self._rates: dict[tuple[str, ...], Rate] = {}
