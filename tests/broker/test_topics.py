@@ -10,7 +10,7 @@ import pytest
 from mainstem.broker.errors import InvalidPartitions, InvalidTopicName, TopicAlreadyExists, UnknownTopicOrPartition
 from mainstem.broker.facts import METADATA
 from mainstem.core import ManualClock, TopicPartition
-from mainstem.log import InvalidTopicConfig, StorageError, TopicConfig
+from mainstem.log import BatchTooLarge, InvalidTopicConfig, StorageError, TopicConfig
 from mainstem.wire.errors import Code
 from tests.log.simulated_disk import SimulatedDisk
 from tests.log.support import batch
@@ -190,6 +190,39 @@ def test_a_full_disk_leaves_nothing_of_a_topic_behind(tmp_path):
         assert (again.topic_id, len(again.logs), again.config) == (topic.topic_id, 6, {})
         client.close()
         await stop(broker)
+
+    run(check())
+
+
+def test_settings_that_are_no_record_leave_nothing_of_a_topic_behind(tmp_path):
+    """Fifty partitions stayed that nobody could see, of each request."""
+
+    async def check() -> None:
+        async with running(tmp_path, ManualClock()) as broker:
+            before = set(broker.log.partitions)
+            large = {"leader.replication.throttled.replicas": "x" * 1_500_000}
+            with pytest.raises(BatchTooLarge):
+                await broker.topics.create("t", 50, large)
+            assert set(broker.log.partitions) == before
+            assert broker.topics.get("t") is None
+            await broker.topics.create("t", 1, {})
+
+    run(check())
+
+
+def test_a_topic_has_the_defaults_that_came_while_it_was_made(tmp_path):
+    async def check() -> None:
+        async with running(tmp_path, ManualClock()) as broker:
+            topics, late = broker.topics, TopicConfig(retention_ms=5)
+            made = asyncio.ensure_future(topics.create("t", 1, {}))
+            await asyncio.sleep(0)
+            topics.set_defaults(late)
+            topic = await made
+            grown = asyncio.ensure_future(topics.add_partitions(topic, 2))
+            await asyncio.sleep(0)
+            topics.set_defaults(later := TopicConfig(retention_ms=6))
+            await grown
+            assert [each.config for each in topic.logs] == [later, later]
 
     run(check())
 

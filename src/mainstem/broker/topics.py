@@ -22,7 +22,7 @@ from mainstem.broker.errors import (
     UnknownTopicOrPartition,
 )
 from mainstem.broker.facts import METADATA, Facts
-from mainstem.core import Clock, TopicPartition, is_topic_name
+from mainstem.core import Clock, MainstemError, TopicPartition, is_topic_name
 from mainstem.core.logging import get_logger
 from mainstem.log import LogDirectory, PartitionLog, StorageError, TopicConfig
 
@@ -228,6 +228,7 @@ class Topics:
             topic = Topic(name, uuid4(), config, internal=internal)
             topic.logs = await self._create_partitions(topic, partitions, settings)
             self._add(topic)
+            self._configure(topic)  # the defaults may have changed meanwhile
         log.info("topic_created", topic=name, partitions=partitions)
         _tell_trust(topic)
         return topic
@@ -269,6 +270,7 @@ class Topics:
             topic.logs += await self._create_partitions(
                 topic, count, self.settings_of(topic.config, internal=topic.internal)
             )
+            self._configure(topic)  # the defaults may have changed meanwhile
             self.version += 1
 
     async def set_config(self, topic: Topic, config: Mapping[str, str] | ChangeConfig) -> None:
@@ -306,7 +308,7 @@ class Topics:
         if not failures:
             try:
                 await self._put(f"topic:{topic.name}", _fact(topic, partitions=count))
-            except StorageError as error:
+            except MainstemError as error:  # the disk refuses, or the topic's settings are too large for a record
                 failures.append(error)
         if failures:
             await self._remove(added)
