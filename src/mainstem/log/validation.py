@@ -104,9 +104,8 @@ def _far_records(
 
 def takes_long(header: BatchHeader, config: TopicConfig) -> bool:
     """It is not for the event loop: there is much to unpack, to pack or to go through, perhaps."""
-    compressed = header.compression != 0 and header.size > _SMALL_BYTES
-    if config.compacts and (compressed or header.count > _FEW_RECORDS):
-        return True
+    if config.compacts and (header.compression != 0 or header.count > _FEW_RECORDS):
+        return True  # a kilobyte may unpack to 28 MB
     # A few bytes may unpack to `_UNPACKED` times `max.message.bytes`.
     return _codec(header, config) != header.compression and (header.compression != 0 or header.size > _SMALL_BYTES)
 
