@@ -11,7 +11,7 @@ from mainstem.core.logging import get_logger
 from mainstem.log.epochs import NO_EPOCH, epoch_at
 from mainstem.log.errors import CorruptSegment
 from mainstem.log.segment import Segment
-from mainstem.records import CorruptBatch, CorruptRecords, Record, Span, UnknownCompression, decode_records, iter_spans
+from mainstem.records import CorruptBatch, CorruptRecords, Record, Span, UnknownCompression, iter_spans
 from mainstem.records.batch import (
     BEFORE_LENGTH_COUNTS,
     CRC_FROM,
@@ -19,6 +19,7 @@ from mainstem.records.batch import (
     OFFSET_AND_LENGTH,
     decode_header,
 )
+from mainstem.records.record import decode_record, iter_record_spans, record_bytes
 
 log = get_logger()
 
@@ -272,17 +273,20 @@ def rest(part: Part, offset: int, available: int) -> tuple[int, int, int] | None
     return position, min(left, max(size, READ_SLACK)), next_offset
 
 
-def records_of(batch: memoryview | bytes, path: Path) -> list[Record]:
-    """The records of a batch; none where its CRC is right and it holds something else: its writer's fault, no damage.
+def records_of(batch: memoryview | bytes, path: Path) -> Iterator[Record]:
+    """The records of a batch, one at a time: one of a megabyte may have millions. Where its CRC is right and it holds
+    something else, they end there: its writer's fault, no damage.
 
     Raises:
         CorruptBatch: its CRC does not match.
     """
+    header = decode_header(batch)
     try:
-        return decode_records(batch)
+        data = record_bytes(header, batch)
+        for start, end in iter_record_spans(header, data):
+            yield decode_record(header, data, start, end)
     except (CorruptRecords, UnknownCompression) as error:
-        log.warning("batch_without_records", path=str(path), offset=decode_header(batch).base_offset, error=str(error))
-        return []
+        log.warning("batch_without_records", path=str(path), offset=header.base_offset, error=str(error))
 
 
 def find_timestamp(
@@ -333,12 +337,11 @@ def find_latest(segment: Segment, end: int, low: int, high: int) -> OffsetAndTim
                 best = (header.max_timestamp, bytes(batch))
         if best is None:
             return None
-        records = records_of(best[1], segment.path)
-        if records:
-            break
+        found, is_readable = None, False
+        for record in records_of(best[1], segment.path):
+            is_readable = True
+            if low <= record.offset < high and (found is None or record.timestamp > found.timestamp):
+                found = OffsetAndTimestamp(record.offset, record.timestamp)
+        if is_readable:
+            return found
         unreadable.add(decode_header(best[1]).base_offset)
-    found = None
-    for record in records:
-        if low <= record.offset < high and (found is None or record.timestamp > found.timestamp):
-            found = OffsetAndTimestamp(record.offset, record.timestamp)
-    return found
