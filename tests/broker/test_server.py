@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import socket
+import time
 
 import pytest
 
@@ -13,7 +14,9 @@ from mainstem.broker.errors import AddressInUse
 from mainstem.broker.server import Broker
 from mainstem.core import SystemClock
 from mainstem.log import LogConfig, LogDirectory
-from tests.support.broker import Client, running
+from mainstem.log.journal import Journal
+from tests.log.support import batch
+from tests.support.broker import Client, running, until
 from tests.support.ports import free_port
 from tests.support.raw import RawClient
 
@@ -121,6 +124,33 @@ def test_stopping_answers_what_waits(tmp_path):
                 await broker.stop()
                 assert waiting.done() or await asyncio.wait_for(waiting, 60), "it would wait for an hour"
             assert waiting.result().responses[0].partitions[0].records == b""
+            client.close()
+
+    asyncio.run(check())
+
+
+def test_stopping_takes_no_further_request_when_an_answer_leaves(tmp_path, monkeypatch):
+    """Where the disk was slow, a producer went on until `stop_timeout_ms` was over."""
+
+    async def check() -> None:
+        async with running(tmp_path, SystemClock()) as broker:
+            log = (await broker.topics.create("t", 1, {})).logs[0]
+            sync = Journal.sync
+            monkeypatch.setattr(Journal, "sync", lambda journal: (time.sleep(0.2), sync(journal)))
+            client = await Client.connect(broker)
+            records = {"name": "t", "partition_data": [{"index": 0, "records": batch(b"v")}]}
+
+            async def send(end_offset: int) -> None:
+                client.send(0, 9, acks=-1, timeout=30_000, topic_data=[records])
+                await until(lambda: log.log_end_offset == end_offset, "it has arrived")
+
+            await send(1)
+            await send(2)
+            stopping = asyncio.ensure_future(broker.stop())
+            await asyncio.sleep(0)
+            client.send(0, 9, acks=-1, timeout=30_000, topic_data=[records])
+            await stopping
+            assert log.log_end_offset == 2
             client.close()
 
     asyncio.run(check())

@@ -86,12 +86,17 @@ class Client:
     async def connect(cls, broker: Broker) -> "Client":
         return cls(*await asyncio.open_connection(broker.host, broker.port))
 
-    async def call(self, api_key: int, version: int, /, **fields: Any) -> Any:
-        """One request and its answer."""
+    def send(self, api_key: int, version: int, /, **fields: Any) -> None:
+        """One request."""
         body = bytes(codec.encode_request(api_key, version, fields))
         tags = b"\0" if frames.is_flexible(api_key, version) else b""
         head = api_key.to_bytes(2, "big") + version.to_bytes(2, "big") + bytes(4) + b"\0\1c" + tags
         self._writer.write((len(head) + len(body)).to_bytes(4, "big") + head + body)
+
+    async def call(self, api_key: int, version: int, /, **fields: Any) -> Any:
+        """One request and its answer."""
+        self.send(api_key, version, **fields)
+        tags = frames.is_flexible(api_key, version)
         size = int.from_bytes(await self._reader.readexactly(4), "big")
         frame = await self._reader.readexactly(size)
         start = frames.skip_tags(frame, 4) if tags and api_key != frames.API_VERSIONS else 4

@@ -105,6 +105,7 @@ class Connection(asyncio.BufferedProtocol):
         self._holding_back = False  # a coroutine is running: the next request waits for it
         self._writing_paused = False
         self._reading_paused = False
+        self._reads_no_more = False
         self._flush_scheduled = False
         self._closing = False
         self._drained: asyncio.Future[None] | None = None
@@ -467,13 +468,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def look_again(self) -> None:
         """There may be room for more requests."""
-        if not self._closing and not self.broker.stopping.done():
+        if not self._closing:
             self._adjust_reading()
 
     def _adjust_reading(self) -> None:
-        busy = (
-            self._writing_paused or self._closing or len(self._requests) + len(self._unanswered) >= self._most_requests
-        )
+        waiting = len(self._requests) + len(self._unanswered)
+        busy = self._writing_paused or self._closing or self._reads_no_more or waiting >= self._most_requests
         if busy:
             self._memory.leave(self)  # others may have the room meanwhile
         needs = self._least_growth
@@ -524,6 +524,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def stop_reading(self) -> None:
         """Take no further request; those that were started are answered."""
+        self._reads_no_more = True
         self._requests.clear()
         self._closing = self._closing or self._transport.is_closing()
         if not self._reading_paused and not self._closing:

@@ -86,7 +86,9 @@ class Broker:
         self._running: set[asyncio.Task[None]] = set()
         self._idle_timer: asyncio.TimerHandle | None = None
         self._started = False
-        self.stopping: asyncio.Future[None]  # done once the broker stops: long polls answer what they have
+        self.stopping: asyncio.Future[None]  # done once the broker stops
+        self.on_stop: set[Callable[[], None]] = set()
+        """Called then: long polls answer what they have."""
 
     @property
     def host(self) -> str:
@@ -148,6 +150,8 @@ class Broker:
         if self.stopping.done():
             return
         self.stopping.set_result(None)
+        for callback in tuple(self.on_stop):
+            callback()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         for listener in self.listeners:

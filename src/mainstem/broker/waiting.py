@@ -18,17 +18,17 @@ class Waiting:
         self._connection = connection
         self._timer = broker.loop.call_at(deadline, self.end)
 
-    def end(self, *_: object) -> None:
+    def end(self) -> None:
         """There is enough; or nothing more comes."""
         if not self.over.done():
             self.over.set_result(None)
 
     def __enter__(self) -> "Waiting":
-        self._broker.stopping.add_done_callback(self.end)
+        self._broker.on_stop.add(self.end)
         self._connection.on_close.add(self.end)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._timer.cancel()
-        self._broker.stopping.remove_done_callback(self.end)
+        self._broker.on_stop.discard(self.end)
         self._connection.on_close.discard(self.end)

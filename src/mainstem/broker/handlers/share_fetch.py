@@ -125,21 +125,8 @@ async def _session(request: Any, ctx: RequestContext, key: SessionKey) -> ShareS
 
 async def _sleep(ctx: RequestContext, seconds: float) -> None:
     """Wait, unless client or broker go."""
-    over = ctx.broker.loop.create_future()
-
-    def wake(*_: object) -> None:
-        if not over.done():
-            over.set_result(None)
-
-    timer = ctx.broker.loop.call_later(max(seconds, 0), wake)
-    ctx.broker.stopping.add_done_callback(wake)
-    ctx.connection.on_close.add(wake)
-    try:
-        await over
-    finally:
-        timer.cancel()
-        ctx.broker.stopping.remove_done_callback(wake)
-        ctx.connection.on_close.discard(wake)
+    with Waiting(ctx.broker, ctx.connection, ctx.broker.loop.time() + max(seconds, 0)) as waiting:
+        await waiting.over
 
 
 class _ShareFetch:
