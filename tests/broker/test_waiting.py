@@ -11,7 +11,7 @@ from tests.log.support import run
 class Broker:
     def __init__(self):
         self.loop = asyncio.get_running_loop()
-        self.stopping = self.loop.create_future()
+        self.on_stop = set()
 
 
 class Connection:
@@ -30,13 +30,14 @@ def test_each_of_four_things_ends_it_and_none_is_left_waiting(ends):
                 waiting.end()
                 waiting.end()
             elif ends == "stop":
-                broker.stopping.set_result(None)
+                for each in broker.on_stop:
+                    each()
             elif ends == "close":
                 for each in connection.on_close:
                     each()
             await asyncio.wait_for(waiting.over, 30)
         assert not connection.on_close
-        assert not broker.stopping._callbacks
+        assert not broker.on_stop
         assert waiting._timer.cancelled() or ends == "time"
 
     run(go())
@@ -57,6 +58,6 @@ def test_who_gives_up_waiting_leaves_nothing():
         with pytest.raises(asyncio.CancelledError):
             await task
         assert not connection.on_close
-        assert not broker.stopping._callbacks
+        assert not broker.on_stop
 
     run(go())

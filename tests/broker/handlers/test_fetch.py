@@ -365,3 +365,36 @@ def test_an_isolation_level_that_there_is_not_is_refused(raw, topic, version):
         assert answer.responses[0].partitions[0].error_code is Code.invalid_request
     else:
         assert answer.error_code is Code.invalid_request
+
+
+def test_others_go_on_while_thousands_of_partitions_are_read(tmp_path, monkeypatch):
+    async def check() -> None:
+        async with running(tmp_path, ManualClock()) as broker:
+            await broker.topics.create("t", 1_000, {})
+            turns, meanwhile, read = 0, [], _Fetch._read
+
+            def turn() -> None:
+                nonlocal turns
+                turns += 1
+                if not broker.stopping.done():
+                    broker.loop.call_soon(turn)
+
+            async def counted(self):
+                before = turns
+                found = await read(self)
+                meanwhile.append(turns - before)
+                return found
+
+            monkeypatch.setattr(_Fetch, "_read", counted)
+            broker.loop.call_soon(turn)
+            client = await Client.connect(broker)
+            asked = ask("t")
+            asked["topics"][0]["partitions"] = [
+                {"partition": number, "fetch_offset": 0, "partition_max_bytes": 100} for number in range(1_000)
+            ]
+            answer = await client.call(1, 11, **asked)
+            assert len(answer.responses[0].partitions) == 1_000
+            assert meanwhile[0] >= 9
+            client.close()
+
+    asyncio.run(check())

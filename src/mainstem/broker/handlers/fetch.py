@@ -11,6 +11,7 @@ read last (KIP-595). 13: topic ids. 16: the leader is named with an epoch error 
 Left out: reading from followers (preferred replica, rack), since there are none.
 """
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
@@ -37,6 +38,7 @@ from mainstem.wire.errors import Code, RequestError, code_of
 from mainstem.wire.fetch import FetchedPartition, FetchedTopic
 
 _MOST_FILES: Final = 16  # that an answer may hold open: of its first partitions
+_AT_ONCE: Final = 100  # partitions that are read before others go on
 _EPOCH_ERRORS: Final = (Code.fenced_leader_epoch, Code.unknown_leader_epoch)
 
 
@@ -184,11 +186,13 @@ class _Fetch:
         self._is_cut = False
         left, fetched = self._max_bytes, []
         nothing_yet = True
-        for wanted in self._wanted:
+        for number, wanted in enumerate(self._wanted, start=1):
             found = await self._read_partition(wanted, left, at_least_one=nothing_yet)
             fetched.append(found)
             left -= found.size
             nothing_yet = nothing_yet and not found.records
+            if number % _AT_ONCE == 0:  # others go on meanwhile
+                await asyncio.sleep(0)
         return fetched
 
     async def _read_partition(self, wanted: FetchPartition, left: int, *, at_least_one: bool) -> FetchedPartition:
