@@ -6,7 +6,7 @@
 #   make check       format, lint, types, import rule, the repository's own checks
 #   make test-long   the tests that take minutes, and every property with more examples: docs/long-runs.md
 #   make test-kafka  the contract tests and the demo on three real Apache Kafka brokers
-#   make crash       the crash tests alone; N=1000 kills the log so many times under clients
+#   make crash       kills, power cuts, failing disks, damage; N=1000 kills the log so many times under clients, and no more
 #   make conformance other people's suites against the log: docs/conformance.md; SUITE=kgo runs one, KAFKA=1 on Kafka
 #   make bench       side by side with Apache Kafka, an hour and a half; raw figures go to bench/results/, to be
 #                    committed or deleted; BENCH="latency replay" runs some of its programs
@@ -111,8 +111,12 @@ test-kafka: setup
 	@$(PYTEST) --kafka -m kafka
 	@$(PYTEST) --kafka -m "not kafka" $(ON_KAFKA)
 
+# What a power cut, a bad disk and a full one may do is simulated at the file seam, in the rooms of the code that meets it.
+DISK := $(addprefix tests/log/test_,histories.py power_cut_orders.py failing_calls.py placed_damage.py) \
+    $(addprefix tests/broker/test_,damage.py full_disk.py)
+
 crash: setup
-	@$(if $(N),MAINSTEM_KILLS=$(N)) $(PYTEST) --long $(if $(N),-s) $(if $(N),tests/crash/test_clients.py,tests/crash)
+	@$(if $(N),MAINSTEM_KILLS=$(N)) $(PYTEST) --long $(if $(N),-s) $(if $(N),tests/crash/test_clients.py,tests/crash $(DISK))
 
 pictures: browser
 	@MAINSTEM_PICTURES=docs/pictures $(PYTEST) --quiet tests/dash/test_flights.py
