@@ -1,3 +1,6 @@
+import os
+from pathlib import Path
+
 import pytest
 
 from mainstem.core.files import make_directory, sync_directory, write_atomically
@@ -22,6 +25,35 @@ def test_a_failed_write_leaves_the_old_content(tmp_path, monkeypatch):
     with pytest.raises(OSError, match=f"No space left on device: .{path}."):  # where, too
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
+
+
+def test_the_content_is_synced_before_the_file_has_its_name_and_the_name_on_return(tmp_path, monkeypatch):
+    steps = []
+    write, fsync, rename = os.write, os.fsync, Path.rename
+
+    def written(descriptor, data):
+        steps.append(f"write {bytes(data).decode()}")
+        return write(descriptor, data)
+
+    def synced(descriptor):
+        fsync(descriptor)
+        steps.append(f"sync {Path(f'/proc/self/fd/{descriptor}').readlink().name}")
+
+    def renamed(path, target):
+        steps.append(f"rename {path.name} {target.name}")
+        return rename(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", written)
+        patch.setattr(os, "fsync", synced)
+        patch.setattr(Path, "rename", renamed)
+        write_atomically(tmp_path / "checkpoint", b"new")
+    assert steps == [
+        "write new",
+        "sync checkpoint.new",
+        "rename checkpoint.new checkpoint",
+        f"sync {tmp_path.name}",
+    ]
 
 
 def test_a_directory_that_is_made_is_durable_with_those_above_it(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 import errno
 import mmap
 import os
+from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
@@ -62,6 +63,30 @@ def test_names(disk, tmp_path):
     disk.rename(tmp_path / "d", tmp_path / "e")
     disk.remove_tree(tmp_path / "e")
     assert disk.list(tmp_path) == []
+
+
+def test_what_is_to_be_durable_is_synced_by_the_system(tmp_path, monkeypatch):
+    synced = []
+
+    def recording(sync):
+        def call(descriptor):
+            sync(descriptor)
+            synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+
+        return call
+
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, recording(getattr(os, name)))
+    disk = SystemDisk()
+    file = disk.open(tmp_path / "file", create=True)
+    file.write([b"content"], 0)
+    assert synced == []
+    file.sync()
+    assert synced == [tmp_path / "file"]
+    disk.sync_directory(tmp_path)
+    assert synced[1:] == [tmp_path]
+    disk.write_atomically(tmp_path / "other", b"content")
+    assert synced[2:] == [tmp_path / "other.new", tmp_path]
 
 
 def test_a_file_stays_readable_while_somebody_has_it(disk, tmp_path):

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import threading
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -97,6 +98,33 @@ def test_nothing_is_answered_or_shown_before_the_sync(tmp_path):
         assert seen == [2]
 
     run(with_partition(tmp_path, test, disk=disk))
+
+
+def test_an_append_is_answered_once_the_systems_sync_of_the_journal_has_returned(tmp_path, monkeypatch):
+    synced, begun, may_return = [], threading.Event(), threading.Event()
+    fdatasync = os.fdatasync
+
+    def slow(descriptor):
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        written = b"hello" in path.read_bytes()
+        begun.set()
+        assert may_return.wait(30)
+        fdatasync(descriptor)
+        synced.append((path.with_suffix(""), written))
+
+    async def test(partition):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fdatasync", slow)
+            future = partition.append(batch(b"hello"))
+            assert await asyncio.to_thread(begun.wait, 30)
+            await asyncio.sleep(0)
+            answered_early = future.done()
+            may_return.set()
+            await future
+        assert not answered_early
+        assert synced == [(tmp_path / "journal", True)]
+
+    run(with_partition(tmp_path, test))
 
 
 def test_a_full_disk_refuses_and_the_log_goes_on(tmp_path):
