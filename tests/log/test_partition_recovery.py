@@ -613,3 +613,35 @@ def test_a_deletion_is_one_whichever_kill_and_power_cut_come_amid_it(tmp_path):
             await log.close()
 
     run(test())
+
+
+@pytest.mark.parametrize("covered", [True, False], ids=["checkpoint", "no checkpoint since"])
+def test_a_committed_transaction_of_which_a_segment_lacks_whole_batches_is_damage(tmp_path, covered):
+    """All but its marker was trusted to the page cache. The segment ends with a batch, and the next one begins later:
+    that more was promised, nothing but the marker in the journal says.
+    """
+    disk, segment = SimulatedDisk(tmp_path), tmp_path / "orders-0" / "00000000000000000000.log"
+    topic = TopicConfig(segment_bytes=2_000, flush_messages=1_000_000)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, topic)
+        if covered:
+            await log.checkpoint()
+        await partition.append(sequenced(b"0" * 500, sequence=0, transactional=True))
+        first_batch = partition.size_bytes
+        for n in range(1, 12):
+            await partition.append(sequenced(b"%d" % (n % 10) * 500, sequence=n, transactional=True))
+        await partition.append_marker(1, 0, commit=True, coordinator_epoch=0)
+        assert len(partition.segments) == 4
+        abandon(log)
+        after = disk.after_kill()
+        after.file(segment).truncate(first_batch)
+        log = await open_log(tmp_path, disk=after)
+        error = log.partitions[TP].error
+        assert error is not None
+        assert f"{segment.parent}: ends at offset 1, the journal goes on to 13" in str(error)
+        assert len([path for path in after.list(segment.parent) if path.suffix == ".log"]) == 4
+        await log.close()
+
+    run(test())
