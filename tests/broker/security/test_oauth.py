@@ -30,6 +30,7 @@ from tests.support.raw import RawClient
 KEY = RSAKey.generate_key(2048, {"kid": "one", "use": "sig"})
 OTHER = ECKey.generate_key("P-256", {"kid": "two", "use": "sig"})
 NOW = 1_700_000_000
+EXPECTED = {"iss": "us", "aud": ["x", "kafka"]}
 
 
 def keys_file(directory, *keys):
@@ -50,7 +51,7 @@ def unsigned(claims, header=None, end=""):
 
 def with_the_public_key_as_a_password():
     """The old trick: who checks takes the public key for a shared secret."""
-    signed, _, _ = unsigned({"sub": "app", "exp": NOW + 60}, {"alg": "HS256", "kid": "one"}).rpartition(".")
+    signed, _, _ = unsigned(EXPECTED | {"sub": "app", "exp": NOW + 60}, {"alg": "HS256", "kid": "one"}).rpartition(".")
     mac = hmac.digest(KEY.as_pem(private=False), signed.encode(), "sha256")
     return f"{signed}.{base64.urlsafe_b64encode(mac).decode().rstrip('=')}"
 
@@ -81,31 +82,35 @@ def test_a_token_that_was_signed_says_who_brings_it(tmp_path, key, algorithm):
 
 
 @pytest.mark.parametrize(
-    "token",
+    ("token", "why"),
     [
-        token_of(RSAKey.generate_key(2048, {"kid": "one"})),
-        token_of(RSAKey.generate_key(2048, {"kid": "unknown"})),
-        token_of(exp=NOW - 31),
-        token_of(nbf=NOW + 31),
-        token_of(iat=NOW + 31),
-        token_of(exp=None),
-        token_of(sub=""),
-        token_of(sub=5),
-        token_of(iss="other"),
-        token_of(aud="other"),
-        unsigned({"sub": "app", "exp": NOW + 60}),
-        token_of()[:-3],
-        with_the_public_key_as_a_password(),
-        "a.b.c",
+        (token_of(RSAKey.generate_key(2048, {"kid": "one"}), **EXPECTED), "BadSignatureError"),
+        (token_of(RSAKey.generate_key(2048, {"kid": "unknown"}), **EXPECTED), "InvalidKeyIdError"),
+        (token_of(**EXPECTED, exp=NOW - 30), "has expired"),
+        (token_of(**EXPECTED, nbf=NOW + 31), "not valid yet"),
+        (token_of(**EXPECTED, iat=NOW + 31), "not valid yet"),
+        (token_of(**EXPECTED, exp=None), r"Expected `float`, got `null` - at `\$\.exp`"),
+        (token_of(**EXPECTED, sub=""), "no claim sub"),
+        (token_of(**EXPECTED, sub=5), "no claim sub"),
+        (token_of(**EXPECTED, sub=None), "no claim sub"),
+        (token_of(aud="kafka"), "another issuer"),
+        (token_of(aud="kafka", iss="other"), "another issuer"),
+        (token_of(iss="us"), "another audience"),
+        (token_of(iss="us", aud="other"), "another audience"),
+        (token_of(iss="us", aud=["other", "x"]), "another audience"),
+        (unsigned(EXPECTED | {"sub": "app", "exp": NOW + 60}), "Algorithm of 'none'"),
+        (token_of(**EXPECTED)[:-3], "BadSignatureError"),
+        (with_the_public_key_as_a_password(), "Algorithm of 'HS256'"),
+        ("a.b.c", "DecodeError"),
     ],
 )
-def test_a_token_that_is_not_taken_is_told_so_and_then_fails(tmp_path, token):
+def test_a_token_that_is_not_taken_is_told_so_and_then_fails(tmp_path, token, why):
     expected = {"sasl_oauthbearer_expected_issuer": "us", "sasl_oauthbearer_expected_audience": ("log", "kafka")}
     exchange = BearerExchange(tokens(keys_file(tmp_path, KEY), **expected))
-    assert exchange.step(message(token_of(iss="us", aud=["x", "kafka"]))) == b""
+    assert exchange.step(message(token_of(**EXPECTED, exp=NOW - 29, nbf=NOW + 30, iat=NOW + 30))) == b""
     exchange = BearerExchange(tokens(keys_file(tmp_path, KEY), **expected))
     assert exchange.step(message(token)) == b'{"status":"invalid_token"}'
-    with pytest.raises(AuthenticationFailed):
+    with pytest.raises(AuthenticationFailed, match=why):
         exchange.step(b"\x01")
     assert exchange.user is None
 
