@@ -140,6 +140,23 @@ def test_readers_of_committed_records_wait_for_the_marker(tmp_path):
     run(with_partition(tmp_path, test))
 
 
+def test_a_transaction_whose_marker_is_not_durable_holds_readers_back_while_what_lies_before_it_is(tmp_path):
+    async def test(partition):
+        await partition.append(sequenced(b"open", sequence=0, transactional=True))
+        plain = partition.append(batch(b"plain"))
+        await asyncio.sleep(0)  # its round has begun
+        marker = partition.append_marker(1, 0, commit=True, coordinator_epoch=3)
+        assert not partition.open_transactions
+        await plain
+        assert not marker.done()
+        assert (partition.high_watermark, partition.last_stable_offset) == (2, 0)
+        assert joined(await partition.read(0, 1_000, committed_only=True)) == b""
+        await marker
+        assert partition.last_stable_offset == 3
+
+    run(with_partition(tmp_path, test))
+
+
 def test_aborted_transactions_are_named_to_those_whom_they_touch(tmp_path):
     async def test(partition):
         await partition.append(sequenced(b"a", sequence=0, transactional=True))
