@@ -226,7 +226,7 @@ def test_the_limit_of_requests_is_of_one_connection():
         waiting[0].create_topic("t")
         partitions = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}]
         topics = [{"topic": "t", "partitions": partitions}]
-        limits = {"max_wait": 60_000, "min_bytes": 1, "max_bytes": 1 << 20, "session_epoch": -1}
+        limits = {"max_wait": 600_000, "min_bytes": 1, "max_bytes": 1 << 20, "session_epoch": -1}
         for each in waiting:
             each.send(1, 11, topics=topics, **limits)
         other = stack.enter_context(RawClient(log.bootstrap))

@@ -90,7 +90,7 @@ def test_only_the_first_partition_with_records_may_be_larger_than_allowed(raw, t
 
 
 def test_g5_a_waiting_fetch_wakes_on_produce(raw, topic):
-    raw.send(1, 11, **ask(topic, max_wait=60_000))
+    raw.send(1, 11, **ask(topic, max_wait=600_000))
     with raw.another() as other:
         append(other, topic, b"x")
     assert raw.receive(1, 11).responses[0].partitions[0].records
@@ -102,13 +102,13 @@ def test_g5_an_append_that_becomes_visible_while_the_fetch_begins_to_wait_is_not
     data = [{"name": topic, "partition_data": [{"index": 0, "records": records}]}]
     for offset in range(20):
         raw.send(0, 9, acks=-1, timeout=30_000, topic_data=data)
-        raw.send(1, 11, **ask(topic, offset, max_wait=60_000))
+        raw.send(1, 11, **ask(topic, offset, max_wait=600_000))
         assert raw.receive(0, 9).responses[0].partition_responses[0].base_offset == offset
         assert raw.receive(1, 11).responses[0].partitions[0].records
 
 
 def test_g5_a_waiting_fetch_wakes_when_there_is_enough(raw, topic):
-    raw.send(1, 11, **ask(topic, max_wait=60_000, min_bytes=3000))
+    raw.send(1, 11, **ask(topic, max_wait=600_000, min_bytes=3000))
     with raw.another() as other:
         for _ in range(4):
             append(other, topic, b"x" * 1000)
@@ -155,7 +155,7 @@ def test_g5_a_waiting_fetch_of_committed_records_wakes_on_commit(raw, topic):
     assert raw.produce(topic, b"x", transactional_id=name, producer=identity, sequence=0) is Code.none
     with raw.another() as reader:
         assert fetch(reader, topic, isolation_level=1).records == b""
-        reader.send(1, 11, **ask(topic, max_wait=60_000, isolation_level=1))
+        reader.send(1, 11, **ask(topic, max_wait=600_000, isolation_level=1))
         raw.end(name, identity, commit=True)
         found = reader.receive(1, 11).responses[0].partitions[0]
         assert found.records
@@ -190,15 +190,15 @@ def test_a_wait_ends_when_its_time_is_up(raw, topic):
 
 
 def test_an_error_does_not_wait(raw, topic):
-    found = fetch(raw, topic, 99, max_wait=60_000)
+    found = fetch(raw, topic, 99, max_wait=600_000)
     assert (found.error_code, found.high_watermark) == (Code.offset_out_of_range, -1)
-    assert fetch(raw, "no-such-topic", max_wait=60_000).error_code is Code.unknown_topic_or_partition
-    unknown = fetch(raw, None, version=13, topic_id=uuid.uuid4(), max_wait=60_000)
+    assert fetch(raw, "no-such-topic", max_wait=600_000).error_code is Code.unknown_topic_or_partition
+    unknown = fetch(raw, None, version=13, topic_id=uuid.uuid4(), max_wait=600_000)
     assert unknown.error_code is Code.unknown_topic_id
 
 
 def test_a_waiting_fetch_ends_when_the_topic_is_deleted(raw, topic):
-    raw.send(1, 11, **ask(topic, max_wait=60_000))
+    raw.send(1, 11, **ask(topic, max_wait=600_000))
     with raw.another() as other:
         other.call(20, 4, topic_names=[topic], timeout=1000)
     assert raw.receive(1, 11).responses[0].partitions[0].error_code is Code.unknown_topic_or_partition
@@ -215,9 +215,9 @@ def test_leader_epochs_are_checked(raw, topic):
 def test_a_reader_from_another_history_is_told_where_it_parts(raw, topic):
     append(raw, topic, b"a")
     epoch = raw.call(3, 9, topics=[{"name": topic}]).topics[0].partitions[0].leader_epoch
-    found = fetch(raw, topic, 5, version=12, partition={"last_fetched_epoch": epoch}, max_wait=60_000)
+    found = fetch(raw, topic, 5, version=12, partition={"last_fetched_epoch": epoch}, max_wait=600_000)
     assert (found.diverging_epoch.epoch, found.diverging_epoch.end_offset) == (epoch, 1)
-    unknown = fetch(raw, topic, 1, version=12, partition={"last_fetched_epoch": epoch + 5}, max_wait=60_000)
+    unknown = fetch(raw, topic, 1, version=12, partition={"last_fetched_epoch": epoch + 5}, max_wait=600_000)
     assert unknown.error_code is Code.offset_out_of_range
 
 
@@ -334,7 +334,7 @@ def test_a_fetch_whose_topic_is_deleted_is_told_so(mainstem_log, raw):
         topic_id = raw.call(3, 12, topics=[{"name": name}]).topics[0].topic_id
         append(raw, name, b"x" * 100_000)
         with RawClient(mainstem_log.bootstrap) as waiting, RawClient(mainstem_log.bootstrap) as reading:
-            waiting.send(1, version, **ask(name, 1, topic_id=topic_id, max_wait=60_000))
+            waiting.send(1, version, **ask(name, 1, topic_id=topic_id, max_wait=600_000))
             for _ in range(50):
                 reading.send(1, version, **ask(name, 0, topic_id=topic_id))
             raw.call(20, 4, topic_names=[name], timeout=30_000)
