@@ -228,8 +228,9 @@ def test_a_reader_of_the_current_epoch_may_wait_at_the_start_of_an_empty_partiti
 
 
 class Session:
-    def __init__(self, raw, topic, topic_id=None, version=11):
+    def __init__(self, raw, topic, topic_id=None, version=11, isolation_level=0):
         self.raw, self.topic, self.topic_id, self.version = raw, topic, topic_id, version
+        self.isolation_level = isolation_level
 
     def request(self, session_id, epoch, partitions=(), forgotten=()):
         names = {"topic": self.topic, "topic_id": self.topic_id}
@@ -241,6 +242,7 @@ class Session:
             max_wait=0,
             min_bytes=1,
             max_bytes=1 << 20,
+            isolation_level=self.isolation_level,
             session_id=session_id,
             session_epoch=epoch,
             topics=topics,
@@ -267,6 +269,31 @@ def test_g5_a_session_names_partitions_once_and_answers_with_what_changed(raw, t
     assert session.request(first.session_id, 4, forgotten=[0, 1]).responses == ()
     append(raw, topic, b"y")
     assert session.request(first.session_id, 5).responses == ()
+
+
+def test_a_session_tells_a_reader_of_committed_records_of_a_high_watermark_that_moved(raw, topic):
+    name = uuid.uuid4().hex
+    producer = raw.init(name)
+    identity = (producer.producer_id, producer.producer_epoch)
+    session = Session(raw, topic, isolation_level=1)
+    first = session.request(0, 0, [partition()])
+    raw.add(name, identity, topic)
+    assert raw.produce(topic, b"open", transactional_id=name, producer=identity, sequence=0) is Code.none
+    (moved,) = session.request(first.session_id, 1).responses[0].partitions
+    assert (moved.records, moved.high_watermark, moved.last_stable_offset) == (b"", 1, 0)
+    assert session.request(first.session_id, 2).responses == ()
+    raw.end(name, identity, commit=True)
+
+
+def test_a_session_tells_of_a_log_start_that_moved(raw, topic):
+    append(raw, topic, b"a", b"b")
+    session = Session(raw, topic)
+    first = session.request(0, 0, [partition(offset=2)])
+    asked = [{"partition_index": 0, "offset": 1}]
+    raw.call(21, 2, topics=[{"name": topic, "partitions": asked}], timeout=1000)
+    (moved,) = session.request(first.session_id, 1).responses[0].partitions
+    assert (moved.records, moved.high_watermark, moved.log_start_offset) == (b"", 2, 1)
+    assert session.request(first.session_id, 2).responses == ()
 
 
 def test_a_session_refuses_other_epochs_and_other_ids(raw, topic):
