@@ -195,9 +195,11 @@ def test_a_last_marker_stays_until_there_is_another_batch(tmp_path):
                 topic.clock.advance_ms(10_000)
             assert [(h.base_offset, h.is_control) for h in await topic.headers()] == [(1, True)]
             assert topic.partition.tombstones_expire_ms == 0
+            assert [len(segment.aborted) for segment in topic.partition.segments] == [1, 0]
             await topic.put(b"b", b"1")
             await topic.compact()
             assert [h.base_offset for h in await topic.headers()] == [2]
+            assert not any(segment.aborted for segment in topic.partition.segments)
 
     run(test())
 
@@ -214,6 +216,35 @@ def test_an_aborted_record_neither_stays_nor_replaces(tmp_path):
             assert await topic.records() == [(0, b"a", b"good"), (3, b"b", b"kept")]
             everything = [(r.offset, r.value) for r in await read_all(topic.partition)]
             assert everything == [(0, b"good"), (3, b"kept")]
+
+    run(test())
+
+
+@pytest.mark.parametrize("begun", ["before", "behind"])
+def test_an_aborted_record_behind_the_most_keys_that_are_held_stays_hidden(tmp_path, begun):
+    """It is copied as it is, into a file that takes the place of the one whose index named its transaction."""
+
+    async def test():
+        async with Topic(tmp_path, keys=2) as topic:
+            for key in (b"a", b"a", b"b"):
+                await topic.put(key, b"good")
+            if begun == "before":
+                await topic.put(b"b", b"aborted", producer=1, transactional=True)
+            await topic.put(b"c", b"good")
+            end = topic.partition.log_end_offset
+            await topic.put(b"b", b"aborted", producer=1, transactional=True)
+            await topic.end(1, commit=False)
+            await topic.put(b"d", b"good")
+            before = [record for record in await topic.records() if record[0] > 0]
+            assert {value for _, _, value in before} == {b"good"}
+            await topic.compact()
+            assert topic.partition.cleaned_offset == end - 1
+            assert end in [h.base_offset for h in await topic.headers()]
+            assert await topic.records() == before
+        log = await open_log(tmp_path, clock=topic.clock)
+        found = await read_all(log.partitions[TP], committed_only=True)
+        assert [(r.offset, r.key, r.value) for r in found] == before
+        await log.close()
 
     run(test())
 
