@@ -353,6 +353,32 @@ def test_a_round_that_touches_every_partition_counts_each_once(tmp_path, monkeyp
     asyncio.run(story())
 
 
+def test_what_a_partition_gets_while_the_next_one_is_read_is_not_missed(tmp_path, monkeypatch):
+    """It is too late for the read, and too early to wake who waits."""
+    batch = build_batch([Record(0, 0, b"k", b"v")])
+
+    async def story():
+        async with asyncio.timeout(30), running(tmp_path, ManualClock()) as broker:
+            first, second = (await broker.topics.create("t", 2, {})).logs
+            await second.append(batch)
+            read = second._read
+
+            async def slowly(*arguments, **options):
+                if not first.high_watermark:
+                    await first.append(batch)
+                return await read(*arguments, **options)
+
+            monkeypatch.setattr(second, "_read", slowly)
+            request = ask("t", min_bytes=2 * len(batch), max_wait=600_000)
+            request["topics"][0]["partitions"] = [partition(0), partition(1)]
+            client = await Client.connect(broker)
+            answer = await client.call(1, 11, **request)
+            assert [len(each.records) for each in answer.responses[0].partitions] == [len(batch), len(batch)]
+            client.close()
+
+    asyncio.run(story())
+
+
 def test_a_fetch_whose_topic_is_deleted_is_told_so(mainstem_log, raw):
     """Waiting or in the middle of reading: no storage error, no wait until the time is up, and the broker lives."""
     for version, code in ((11, Code.unknown_topic_or_partition), (16, Code.unknown_topic_id)):
