@@ -11,7 +11,15 @@ import pytest
 import structlog
 
 from mainstem.core import ManualClock, TopicPartition
-from mainstem.log import LogConfig, LogDirectory, LogDirectoryInUse, StorageError, TopicConfig, housekeeping
+from mainstem.log import (
+    LogConfig,
+    LogDirectory,
+    LogDirectoryInUse,
+    PartitionLog,
+    StorageError,
+    TopicConfig,
+    housekeeping,
+)
 from tests.log.simulated_disk import SimulatedDisk
 from tests.log.support import (
     CONFIG,
@@ -362,6 +370,70 @@ def test_housekeeping_runs_by_itself(tmp_path):
                 await asyncio.sleep(0.005)
 
     run(with_partition(tmp_path, test, clock=clock, config=config, topic=TopicConfig(retention_ms=1_000)))
+
+
+class HeldCompaction:
+    """In the place of `housekeeping.compact`: it takes until it may end."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.begun, self.may_end = asyncio.Event(), asyncio.Event()
+        self.partitions: list[PartitionLog] = []
+        monkeypatch.setattr(housekeeping, "compact", self._compact)
+
+    async def _compact(self, partition, _cleaner, *, most_keys) -> bool:
+        self.partitions.append(partition)
+        self.begun.set()
+        await self.may_end.wait()
+        return True
+
+
+def test_retention_goes_on_while_a_compaction_runs(tmp_path, monkeypatch):
+    """The next housekeeping was planned when all compactions had ended: nothing else of the log expired until then."""
+    clock = ManualClock()
+    config = LogConfig(read_threads=1, sync_threads=1, housekeeping_interval_ms=10)
+
+    async def test():
+        compaction = HeldCompaction(monkeypatch)
+        log = await open_log(tmp_path, clock=clock, config=config)
+        topic = TopicConfig(cleanup_policy="compact,delete", retention_ms=1_000)
+        table = await log.create_partition(OTHER, TOPIC_ID, topic)
+        events = await log.create_partition(TP, TOPIC_ID, TopicConfig(retention_ms=1_000))
+        async with asyncio.timeout(10):
+            await compaction.begun.wait()
+            for end in (1, 2, 3):
+                for partition in (table, events):
+                    await partition.append(batch(b"old", timestamp=clock.now_ms()))
+                clock.advance_ms(10_000)
+                while events.log_start_offset < end:
+                    await asyncio.sleep(0.005)
+            assert compaction.partitions == [table], "one at a time"
+            assert table.log_start_offset == 0, "what is compacted expires afterwards"
+            compaction.may_end.set()
+            while table.log_start_offset < 3 or compaction.partitions == [table]:
+                await asyncio.sleep(0.005)
+        await log.close()
+
+    run(test())
+
+
+def test_the_end_of_the_log_waits_for_a_compaction_that_runs(tmp_path, monkeypatch):
+    config = LogConfig(read_threads=1, sync_threads=1, housekeeping_interval_ms=10)
+
+    async def test():
+        compaction = HeldCompaction(monkeypatch)
+        log = await open_log(tmp_path, config=config)
+        await log.create_partition(TP, TOPIC_ID, TopicConfig(cleanup_policy="compact"))
+        async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+            await compaction.begun.wait()
+            closing = group.create_task(log.close())
+            await asyncio.sleep(0.05)  # some intervals of housekeeping
+            assert not closing.done()
+            compaction.may_end.set()
+            await closing
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert log._housekeeping_timer.cancelled()
+
+    run(test())
 
 
 def test_housekeeping_of_many_partitions_lets_others_have_their_turns(tmp_path):

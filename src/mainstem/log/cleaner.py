@@ -2,7 +2,7 @@
 
 A thread of pure Python lets nobody else run for 5 ms at a time. What a thread does in a moment stays there, since a
 process takes 0.2 s of the processor to start, and so does all on a disk that is not the operating system's. The
-process is started when it is first needed and ended when housekeeping is done. It is killed where the log is closed
+process is started when it is first needed and ended when all is compacted. It is killed where the log is closed
 meanwhile: what it has written is nobody's until it has answered.
 """
 

@@ -69,6 +69,8 @@ class LogDirectory:
         self._writeback = Writeback()
         self._cleaner = Cleaner()
         self._housekeeping: asyncio.Task[None] | None = None
+        self._compaction: asyncio.Task[None] | None = None
+        self._compacted: PartitionLog | None = None  # the one that is compacted now
         self._housekeeping_timer: asyncio.TimerHandle | None = None
         self._files = OpenFiles(disk, open_files_limit(config.open_files))
         self._writer = Writer(self._loop, self._writer_thread, self._writeback.written, self.fail)
@@ -214,8 +216,8 @@ class LogDirectory:
         closed = StorageError(f"{self.path}: the log is closed")
         for partition in self._partitions.values():
             partition.append_error = partition.append_error or closed
-        if self._housekeeping is not None:
-            await asyncio.wait([self._housekeeping])
+        if running := [task for task in (self._housekeeping, self._compaction) if task is not None]:
+            await asyncio.wait(running)
         while not self._writer.is_idle or self._checkpoints.running:  # the end of one may begin the other
             await self._writer.idle()
             await self._checkpoints.idle()
@@ -265,27 +267,48 @@ class LogDirectory:
         self._housekeeping_timer = self._loop.call_later(interval, self._start_housekeeping)
 
     def _start_housekeeping(self) -> None:
-        # The room's one task outside a TaskGroup, as none spans the life of the directory. It is not lost: `close`
-        # waits for it, and what it raises is logged when it ends.
-        self._housekeeping = asyncio.create_task(self.housekeep())  # noqa: TID251 - see above
+        # The room's tasks outside a TaskGroup, this one and compaction, as none spans the life of the directory. They
+        # are not lost: `close` waits for them, and what they raise is logged when they end.
+        self._housekeeping = asyncio.create_task(self._expire())  # noqa: TID251 - see above
         self._housekeeping.add_done_callback(self._end_housekeeping)
 
     def _end_housekeeping(self, task: "asyncio.Task[None]") -> None:
         self._housekeeping = None
+        self._log_failure(task)
+        if self.error is not None or self._stop.is_set():
+            return
+        if self._compaction is None:  # it may take hours: retention does not wait for it, only it for retention
+            self._compaction = asyncio.create_task(self._compact())  # noqa: TID251 - see above
+            self._compaction.add_done_callback(self._end_compaction)
+        self._plan_housekeeping()
+
+    def _end_compaction(self, task: "asyncio.Task[None]") -> None:
+        self._compaction = None
+        self._log_failure(task)
+
+    def _log_failure(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("housekeeping_failed", path=str(self.path), error=repr(error))
-        if self.error is None and not self._stop.is_set():
-            self._plan_housekeeping()
 
     async def housekeep(self) -> None:
         """Retention, forgotten producers and compaction of every partition whose settings are known.
 
         Retention of all comes first: it makes the room that a checkpoint needs, for which compaction may have to wait.
         """
+        await self._expire()
+        await self._compact()
+
+    async def _expire(self) -> None:
+        """Records by retention, producers that are silent."""
         async for partition in self._in_turn():
             with _others_go_on(partition):
-                await housekeeping.enforce_retention(partition)
+                # From under a compaction it would take what that has read, time and again: as in Kafka its turn comes
+                # when that is done.
+                if partition is not self._compacted:
+                    await housekeeping.enforce_retention(partition)
                 partition.expire_producers(self.config.producer_id_expiration_ms)
+
+    async def _compact(self) -> None:
         waits = False
         async for partition in self._in_turn(compacted=True):
             housekeeping.roll_if_old(partition)
@@ -296,8 +319,10 @@ class LogDirectory:
             except StorageError as error:  # what the last one covers may be compacted all the same
                 log.warning("compaction_without_checkpoint", path=str(self.path), error=str(error))
         async for partition in self._in_turn(compacted=True):
+            self._compacted = partition
             with _others_go_on(partition):
                 await housekeeping.compact(partition, self._cleaner, most_keys=self.config.compaction_keys)
+            self._compacted = None
         await self._cleaner.rest()
 
     async def _in_turn(self, *, compacted: bool = False) -> AsyncIterator[PartitionLog]:
