@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -119,6 +119,21 @@ async def read_all(partition: PartitionLog, *, start: int | None = None, committ
 
 async def values(partition: PartitionLog, **how: Any) -> list[bytes | None]:
     return [record.value for record in await read_all(partition, **how)]
+
+
+class CountedList(list[T]):
+    """Counts how often one of its items is looked at."""
+
+    looks = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        self.looks += 1
+        return super().__getitem__(place)
+
+    def __iter__(self) -> Iterator[T]:
+        for item in super().__iter__():
+            self.looks += 1
+            yield item
 
 
 def deleted_files(directory: Path) -> int:

@@ -23,6 +23,7 @@ from mainstem.records import HEADER, decode_header, decode_records, iter_headers
 from mainstem.records.record import assemble_batch
 from tests.log import cold_disk
 from tests.log.support import (
+    CountedList,
     batch,
     drop_from_page_cache,
     joined,
@@ -629,6 +630,25 @@ def test_what_was_aborted_is_told_of_records_that_are_deleted_while_they_are_rea
     result = run(with_what_is_read_deleted(tmp_path, HeldBackDisk(), before_offset=3))
     assert [header.base_offset for header in iter_headers(joined(result))] == [0, 1, 2]
     assert [(each.producer_id, each.first_offset, each.last_offset) for each in result.aborted] == [(1, 0, 2)]
+
+
+def test_a_read_looks_at_few_aborted_transactions_that_it_does_not_touch(tmp_path):
+    """Each one of committed records looked at all of its segment, also where nothing had been aborted for long."""
+
+    async def test(partition):
+        for sequence in range(300):
+            partition.append(sequenced(b"aborted", sequence=sequence, transactional=True))
+            ended = partition.append_marker(1, 0, commit=False, coordinator_epoch=0)
+        await ended
+        await partition.append(batch(b"v"))
+        transactions = partition.segments.active.aborted = CountedList(partition.segments.active.aborted)
+        for offset, most, found in ((0, 200, 1), (300, 200, 1), (598, 200, 1), (600, 200, 0)):
+            transactions.looks = 0
+            result = await partition.read(offset, most, committed_only=True)
+            assert [each.first_offset for each in result.aborted] == [offset][:found]
+            assert transactions.looks < 20
+
+    run(with_partition(tmp_path, test))
 
 
 def test_a_reader_does_not_jump_over_what_is_deleted_meanwhile(tmp_path):

@@ -1,13 +1,18 @@
 """The list of a partition's segments: what holds an offset, how far may be read, what comes and goes."""
 
+import itertools
+from pathlib import Path
+
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 
 from mainstem.log import AbortedTransaction, TopicConfig
 from mainstem.log.segment import OpenFiles, Segment
-from mainstem.log.segments import SegmentList
+from mainstem.log.segments import SegmentList, aborted_between
 from mainstem.records import BatchHeader, decode_header
 from tests.log.simulated_disk import SimulatedDisk
-from tests.log.support import batch
+from tests.log.support import CountedList, batch
 
 NOW = 1_700_000_000_000
 
@@ -109,9 +114,47 @@ def test_a_full_or_an_old_segment_is_followed_by_another(segments):
     assert segments.with_room(header(), 31 + 2**31, TopicConfig()).base_offset == 31 + 2**31
 
 
+def between(segments: SegmentList, offset: int, end: int) -> tuple[AbortedTransaction, ...]:
+    return aborted_between(segments.beginning_at(offset), offset, end)
+
+
 def test_aborted_transactions_that_touch_a_range(segments):
-    segments[0].add_aborted(AbortedTransaction(1, 2, 5, 6))
+    segments[0].add_aborted(AbortedTransaction(1, 2, 5, 3))
     segments[1].add_aborted(AbortedTransaction(2, 3, 12, 13))
-    assert [each.producer_id for each in segments.aborted_between(0, 4)] == [1, 2]
-    assert [each.producer_id for each in segments.aborted_between(6, 8)] == [2]
-    assert segments.aborted_between(13, 30) == ()
+    assert [each.producer_id for each in between(segments, 0, 4)] == [1, 2]
+    assert [each.producer_id for each in between(segments, 0, 3)] == [1]
+    assert [each.producer_id for each in between(segments, 6, 8)] == [2]
+    assert between(segments, 13, 30) == ()
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["append", "abort", "commit", "roll"])), max_size=60))
+def test_aborted_transactions_are_found_however_they_overlap(steps):
+    segments = SegmentList(Path("/disk"), OpenFiles(SimulatedDisk(Path("/disk")), 10))
+    segments.add(0)
+    first_offsets: dict[int, int] = {}
+    every = []
+    end = 0
+    for producer_id, step in steps:
+        if step == "roll":
+            segments.roll(end)
+            continue
+        if step == "append":
+            first_offsets.setdefault(producer_id, end)
+        elif (first_offset := first_offsets.pop(producer_id, None)) is not None and step == "abort":
+            every.append(AbortedTransaction(producer_id, first_offset, end, min([*first_offsets.values(), end + 1])))
+            segments.active.add_aborted(every[-1])
+        append(segments, end)
+        end += 1
+    for start, stop in itertools.combinations(range(0, end + 1, 3), 2):
+        expected = [each for each in every if each.last_offset >= start and each.first_offset < stop]
+        assert list(between(segments, start, stop)) == expected
+
+
+@pytest.mark.parametrize(("offset", "end", "found"), [(29_990, 30_000, 1), (0, 30, 3), (30_000, 30_001, 0)])
+def test_a_read_does_not_look_at_each_aborted_transaction_of_a_segment(segments, offset, end, found):
+    """Each read of committed records did, at the end of the log too: the more were aborted, the slower were all."""
+    transactions = CountedList(AbortedTransaction(1, n * 10, n * 10 + 9, n * 10 + 10) for n in range(3_000))
+    segments.drop_before(20)
+    segments.active.aborted = transactions
+    assert len(between(segments, offset, end)) == found
+    assert transactions.looks < 30

@@ -39,7 +39,7 @@ from mainstem.log.reading import (
     whole_range,
 )
 from mainstem.log.segment import Segment
-from mainstem.log.segments import SegmentList
+from mainstem.log.segments import SegmentList, aborted_between
 from mainstem.log.threads import FileThreads
 from mainstem.records import HEADER, Span, decode_span
 
@@ -146,7 +146,7 @@ class Reader:
         # A segment that begins where nobody may read yet may have no file.
         while segment is not None and max(offset, segment.base_offset) < limit and (max_bytes > 0 or at_least_one):
             # Of the segments as they are now, as what is read will be: they may be deleted or compacted meanwhile.
-            aborted = self._segments.aborted_between(offset, limit) if with_aborted else ()
+            segments = self._segments.beginning_at(offset) if with_aborted else []
             try:
                 records, next_offset, fits = await self._read_segment(
                     segment, offset, limit, max_bytes, enough, at_least_one=at_least_one, slices=slices
@@ -156,8 +156,7 @@ class Reader:
                 segment = self._segments.holding(offset)
             else:
                 if records or not fits:
-                    among = tuple(each for each in aborted if each.first_offset < next_offset)
-                    return records, among, next_offset < limit
+                    return records, aborted_between(segments, offset, next_offset), next_offset < limit
                 # Nothing at or after the offset here: compaction took it out, or a repair; the next segment goes on.
                 segment = self._segments.after(segment)
             if offset < self._owner.log_start_offset:

@@ -1,8 +1,9 @@
 """A partition's segments in the order of their offsets, how far they may be read; no I/O, but for what is undone."""
 
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import overload
 
@@ -12,6 +13,25 @@ from mainstem.log.segment import OpenFiles, Segment
 from mainstem.records import BatchHeader
 
 _INT32_MAX = 2**31 - 1  # what a look-up has room for
+_MARKER_OFFSET = attrgetter("last_offset")
+
+
+def aborted_between(segments: Iterable[Segment], offset: int, end: int) -> tuple[AbortedTransaction, ...]:
+    """Aborted transactions that touch offsets from `offset` on, below `end`; `segments` begin with what holds `offset`.
+
+    They are in the order of their markers, not of their first offsets: one may begin before many others and end after
+    them. How far that goes the last stable offset tells: what was still open at a marker begins there or later.
+    """
+    found = []
+    for segment in segments:
+        aborted = segment.aborted
+        for place in range(bisect_left(aborted, offset, key=_MARKER_OFFSET), len(aborted)):
+            transaction = aborted[place]
+            if transaction.first_offset < end:
+                found.append(transaction)
+            if transaction.last_stable_offset >= end:
+                return tuple(found)
+    return tuple(found)
 
 
 class SegmentList(Sequence[Segment]):
@@ -65,14 +85,9 @@ class SegmentList(Sequence[Segment]):
         place = bisect_right(self._base_offsets, segment.base_offset)
         return self._segments[place] if place < len(self._segments) else None
 
-    def aborted_between(self, offset: int, end: int) -> tuple[AbortedTransaction, ...]:
-        """Aborted transactions that touch offsets from `offset` on, below `end`."""
-        return tuple(
-            transaction
-            for segment in self._segments[self._place(offset) :]
-            for transaction in segment.aborted
-            if transaction.last_offset >= offset and transaction.first_offset < end
-        )
+    def beginning_at(self, offset: int) -> list[Segment]:
+        """The one that holds `offset`, and all behind it, as they are now."""
+        return self._segments[self._place(offset) :]
 
     def _place(self, offset: int) -> int:
         return max(0, bisect_right(self._base_offsets, offset) - 1)
