@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from mainstem.core import ManualClock
-from mainstem.log import StorageError, TopicConfig, housekeeping
+from mainstem.log import AbortedTransaction, StorageError, TopicConfig, housekeeping
 from mainstem.log.cleaner import Cleaner
 from mainstem.log.compaction import cleanable, dirty_ratio
 from mainstem.records import Record, decode_header, decode_records, iter_headers
@@ -245,6 +245,48 @@ def test_an_aborted_record_behind_the_most_keys_that_are_held_stays_hidden(tmp_p
         found = await read_all(log.partitions[TP], committed_only=True)
         assert [(r.offset, r.key, r.value) for r in found] == before
         await log.close()
+
+    run(test())
+
+
+class Watched:
+    """An aborted transaction that counts how often something of it is looked at."""
+
+    looks = 0
+
+    def __init__(self, transaction: AbortedTransaction) -> None:
+        self.transaction = transaction
+
+    def __getattr__(self, name):
+        Watched.looks += 1
+        return getattr(self.transaction, name)
+
+
+class WatchingCleaner(Cleaner):
+    def run(self, plan, files):
+        return super().run(msgspec.structs.replace(plan, aborted=[Watched(each) for each in plan.aborted]), files)
+
+
+def test_a_batch_is_not_compared_with_all_aborted_transactions_of_its_producer(tmp_path):
+    """It was: twice as many took four times as long."""
+
+    async def test():
+        async with Topic(tmp_path) as topic:
+            for n in range(200):
+                await topic.put(b"%d" % n, b"aborted", producer=1, transactional=True)
+                await topic.end(1, commit=False)
+                if n % 50 == 0:
+                    await topic.put(b"%d" % n, b"kept", producer=1, transactional=True)
+                    await topic.end(1, commit=True)
+            topic.partition.roll()
+            await topic.log.checkpoint()
+            cleaner = WatchingCleaner()
+            assert await housekeeping.compact(topic.partition, cleaner, most_keys=1_000)
+            cleaner.close()
+            assert Watched.looks < 200 * 40
+            assert [(key, value) for _, key, value in await topic.records()] == [
+                (b"%d" % n, b"kept") for n in (0, 50, 100, 150)
+            ]
 
     run(test())
 

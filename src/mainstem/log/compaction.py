@@ -21,6 +21,7 @@ import time
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 
 import msgspec
@@ -46,6 +47,7 @@ _READ_BYTES = _WRITE_BYTES = 1 << 20
 _BREATH_SECONDS = 0.001  # a call of its own takes 50 µs: with one for each batch, small ones took nothing else
 _DIGEST_BYTES = 15
 _SEED = int.from_bytes(os.urandom(8))
+_MARKER_OFFSET = attrgetter("last_offset")
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -495,6 +497,7 @@ class _Transactions:
     """Follows transactions through the batches, in offset order."""
 
     def __init__(self, aborted: list[AbortedTransaction]) -> None:
+        """`aborted` are in the order of their markers."""
         self._aborted: dict[int, list[AbortedTransaction]] = {}
         for transaction in aborted:
             self._aborted.setdefault(transaction.producer_id, []).append(transaction)
@@ -502,10 +505,11 @@ class _Transactions:
 
     def is_aborted(self, header: BatchHeader) -> bool:
         """The batch's records never became visible."""
-        return header.is_transactional and any(
-            transaction.first_offset <= header.base_offset <= transaction.last_offset
-            for transaction in self._aborted.get(header.producer_id, ())
-        )
+        if not header.is_transactional or (of_producer := self._aborted.get(header.producer_id)) is None:
+            return False
+        # A producer has one transaction at a time: of those that end behind the batch only the first may hold it.
+        place = bisect_left(of_producer, header.base_offset, key=_MARKER_OFFSET)
+        return place < len(of_producer) and of_producer[place].first_offset <= header.base_offset
 
     def kept(self, header: BatchHeader) -> None:
         # A bare header too: whoever reads the segments takes it for the begin of a transaction, which has to end.
