@@ -1,6 +1,7 @@
 """What compaction keeps and what it lets go, case by case; histories are in test_compaction_model.py."""
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -8,12 +9,13 @@ import pytest
 import structlog
 
 from mainstem.core import ManualClock
-from mainstem.log import AbortedTransaction, StorageError, TopicConfig, housekeeping
+from mainstem.log import AbortedTransaction, LogDirectory, StorageError, TopicConfig, housekeeping
 from mainstem.log.cleaner import Cleaner
 from mainstem.log.compaction import cleanable, dirty_ratio
+from mainstem.log.segment import SUFFIXES
 from mainstem.records import Record, decode_header, decode_records, iter_headers
 from mainstem.records.record import assemble_batch, encode_record
-from tests.log.simulated_disk import SimulatedDisk
+from tests.log.simulated_disk import SimulatedDisk, adversary
 from tests.log.support import CONFIG, TOPIC_ID, TP, abandon, batch, joined, open_log, read_all, run
 
 COMPACT = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.0, "delete_retention_ms": 10_000}
@@ -510,6 +512,84 @@ def test_compaction_goes_by_a_marker_that_a_power_cut_leaves_where_the_page_cach
         await log.close()
 
     run(test())
+
+
+INDEXED = TopicConfig(**COMPACT, index_interval_bytes=100)
+
+
+async def with_an_aborted_transaction_about_to_go(path: Path, disk: SimulatedDisk, clock: ManualClock) -> LogDirectory:
+    """The next compaction leaves nothing of it, nor of what its segment's index speaks of."""
+    log = await open_log(path, disk=disk, clock=clock)
+    partition = await log.create_partition(TP, TOPIC_ID, INDEXED)
+    await partition.append(batch(b"kept", key=b"a"))
+    fields = {"producer_id": 1, "producer_epoch": 0, "transactional": True}
+    for sequence in range(5):
+        await partition.append(batch(b"aborted", key=b"b", base_sequence=sequence, **fields))
+    await partition.append_marker(1, 0, commit=False, coordinator_epoch=0)
+    partition.roll()
+    await partition.append(batch(b"last", key=b"c"))
+    partition.roll()
+    partition.expire_producers(-1)
+    await log.housekeep()  # the marker stays for `delete.retention.ms`
+    await log.checkpoint()
+    clock.advance_ms(20_000)
+    first = partition.segments[0]
+    assert (len(first.aborted), all(map(disk.exists, map(first.path_of, SUFFIXES)))) == (1, True)
+    return log
+
+
+def index_files(log: LogDirectory, disk: SimulatedDisk) -> set[str]:
+    return {path.suffix for path in disk.list(log.partitions[TP].directory) if "index" in path.suffix}
+
+
+@pytest.mark.parametrize("then", ["checkpoint", "kill", "power cut"])
+def test_no_index_file_speaks_of_what_compaction_took(tmp_path, then):
+    """Where no aborted transaction was left, the file that named one stayed, and so did an index where its successor
+    had no entries: they name a marker and positions that are not there."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        clock = ManualClock()
+        log = await with_an_aborted_transaction_about_to_go(tmp_path, disk, clock)
+        await log.housekeep()
+        assert not any(segment.aborted for segment in log.partitions[TP].segments)
+        found = disk
+        if then == "checkpoint":
+            await log.checkpoint()
+        else:
+            abandon(log)
+            found = disk.after_kill() if then == "kill" else disk.after_power_cut(lambda most: 0)
+            log = await open_log(tmp_path, disk=found, clock=clock)
+        assert index_files(log, found) == {".timeindex"}
+        assert [record.value for record in await read_all(log.partitions[TP])] == [b"kept", b"last"]
+        await log.close()
+
+    run(test())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_power_cut_at_any_step_leaves_no_index_file_that_speaks_of_what_is_gone(tmp_path, seed):
+    async def cut_after(changes: int) -> bool:
+        disk, clock = SimulatedDisk(tmp_path), ManualClock()
+        log = await with_an_aborted_transaction_about_to_go(tmp_path, disk, clock)
+        disk.power_off_after(changes)
+        with suppress(OSError, StorageError):
+            await log.housekeep()
+            await log.checkpoint()
+        abandon(log)
+        is_off, disk = disk.is_off, disk.after_power_cut(adversary(seed))
+        log = await open_log(tmp_path, disk=disk, clock=clock)
+        partition = log.partitions[TP]
+        assert [record.value for record in await read_all(partition, committed_only=True)] == [b"kept", b"last"]
+        if not any(segment.aborted for segment in partition.segments):
+            assert index_files(log, disk) <= {".timeindex"}
+        await log.close()
+        return is_off
+
+    changes = 0
+    while run(cut_after(changes)):
+        changes += 1
+    assert changes > 10
 
 
 @pytest.mark.parametrize("after", ["kill", "power cut"])

@@ -6,7 +6,7 @@ from hypothesis import given
 
 from mainstem.log import SystemDisk
 from mainstem.log.limits import LET_GO
-from mainstem.log.segment import INDEX, BadBatch, OpenFiles, Segment
+from mainstem.log.segment import INDEX, LOG, SUFFIXES, TIME_INDEX, BadBatch, OpenFiles, Segment
 from mainstem.records import decode_header
 from tests.log.simulated_disk import SimulatedDisk
 from tests.log.support import batch, deleted_files
@@ -94,6 +94,22 @@ def test_indexes_come_back_from_their_files_or_from_the_batches(tmp_path):
     doubtful.fill_indexes(rebuilt, rebuilt=True)
     assert doubtful.unsaved
     assert doubtful.indexed
+
+
+def test_index_files_without_entries_are_removed_where_compaction_wrote_the_segment(tmp_path):
+    """It takes the name of another, whose index files are still there; an ordinary one finds none."""
+    opened = files(tmp_path)
+    segment = filled(opened, tmp_path, [10])
+    indexes = [segment.path_of(suffix) for suffix in SUFFIXES if suffix != LOG]
+    for path in indexes:
+        opened.disk.write_file(path, b"of another")
+    assert segment.index_writes(segment.state()) == []
+    segment.offsets_crc = 1
+    segment.seal()
+    for write in segment.index_writes(segment.state()):
+        write.write(opened.disk)
+    assert [path.suffix for path in indexes if opened.disk.exists(path)] == [TIME_INDEX]
+    assert opened.disk.read_file(segment.path_of(TIME_INDEX)) == segment.time_index.data
 
 
 def test_a_rebuild_does_not_hide_damage(tmp_path):

@@ -43,6 +43,7 @@ def exchange(partition: PartitionLog, replacement: Replacement) -> None:
     """Compaction exchanged segments; files are `redo`'s matter."""
     files = partition.segments.files
     segment = Segment(partition.directory, replacement.state.base_offset, files, replacement.state)
+    segment.unsaved = True  # no checkpoint has seen to its index files yet: they are those of what it replaces
     partition.put_in_place(segment, replacement.base_offsets)
 
 

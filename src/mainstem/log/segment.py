@@ -49,7 +49,7 @@ class BadBatch(CorruptSegment):
 
 
 class IndexWrite(msgspec.Struct, frozen=True):
-    """Entries that belong at the end of an index file."""
+    """Entries that belong at the end of an index file; where it has none at all, there is to be no file."""
 
     path: Path
     position: int
@@ -57,6 +57,9 @@ class IndexWrite(msgspec.Struct, frozen=True):
 
     def write(self, disk: Disk) -> None:
         """Not synced: an index file that does not check out is built anew (blocking)."""
+        if not self.position and not self.entries:
+            disk.unlink(self.path)
+            return
         file = disk.open(self.path, create=True)
         if file.size() != self.position:
             file.truncate(self.position)
@@ -408,10 +411,12 @@ class Segment:
         writes = [
             IndexWrite(self.path_of(INDEX), *self.offset_index.save(state.offset_index.length)),
             IndexWrite(self.path_of(TIME_INDEX), *self.time_index.save(state.time_index.length)),
+            IndexWrite(self.path_of(TXN_INDEX), 0, encode_aborted(state.aborted)),
         ]
-        if state.aborted:
-            writes.append(IndexWrite(self.path_of(TXN_INDEX), 0, encode_aborted(state.aborted)))
-        return [write for write in writes if write.entries]  # thousands of small segments have none: no file either
+        # Thousands of small segments have no entries: no file either. Where compaction wrote the segment, or left
+        # nothing of it, there may be a file of what it replaced, which speaks of batches that are gone: that goes.
+        replaced = not state.size or state.offsets_crc
+        return [write for write in writes if write.entries or (replaced and not write.position)]
 
     # -- scan ---------------------------------------------------------------------------------------------------------
 
