@@ -10,6 +10,7 @@ from mainstem.broker.groups.errors import (
     CoordinatorUnavailable,
     GroupNotEmpty,
     IllegalGeneration,
+    RecordTooLarge,
     UnknownGroup,
 )
 from mainstem.broker.groups.membership import Commit
@@ -69,7 +70,7 @@ def test_a_group_whose_record_is_not_taken_does_not_stop_the_clock_of_the_others
         async with running(tmp_path, clock) as broker:
             for name in ("g", "h"):
                 await a_member(broker.groups, group=name, session=150)
-            await broker.topics.set_config(broker.topics.by_name(OFFSETS_TOPIC), {"max.message.bytes": "1"})
+            await set_most(broker, 1)
             clock.advance_ms(150)
             groups = broker.groups.groups
             await until(lambda: groups["g"].state is groups["h"].state is EMPTY, "both sessions expire")
@@ -98,6 +99,73 @@ def test_a_deleted_group_leaves_tombstones(tmp_path, clock):
         await stop(broker)
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("how", ["deleted", "expired"])
+def test_a_group_goes_whose_tombstones_are_more_than_a_batch_takes(tmp_path, clock, how):
+    """It was no longer listed, and its offsets stayed: neither a deletion nor their retention removed them."""
+
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        await broker.topics.create(TOPIC, 50, {})
+        groups = broker.groups
+        member = await a_member(groups)
+        await groups.classic.leave("g", [(member, None)])
+        offsets = {TopicPartition(TOPIC, n): OffsetValue(5, committed_ms=clock.now_ms()) for n in range(50)}
+        await groups.commit("g", Commit(), offsets)
+        await set_most(broker, 500)
+        if how == "deleted":
+            await groups.delete_group("g")
+        else:
+            clock.advance_ms(WEEK)
+            await groups.expire_offsets()
+        assert "g" not in groups.groups
+        assert not groups.offsets.of_group("g")
+        broker = await crashed(broker, tmp_path / "b", clock)
+        assert "g" not in broker.groups.groups
+        assert not broker.groups.offsets.of_group("g")
+        await stop(broker)
+
+    asyncio.run(story())
+
+
+def test_offsets_of_a_deleted_topic_go_whose_tombstones_are_more_than_a_batch_takes(tmp_path, clock):
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        await broker.topics.create(TOPIC, 50, {})
+        await broker.groups.commit("g", Commit(), {TopicPartition(TOPIC, n): OffsetValue(5) for n in range(50)})
+        await set_most(broker, 500)
+        await broker.groups.forget_topic(TOPIC)
+        assert not broker.groups.offsets.of_group("g")
+        broker = await crashed(broker, tmp_path / "b", clock)
+        assert not broker.groups.offsets.of_group("g")
+        await stop(broker)
+
+    asyncio.run(story())
+
+
+def test_a_group_whose_deletion_is_refused_is_still_there_and_can_be_deleted(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            await a_topic(broker)
+            groups = broker.groups
+            await groups.commit("g", Commit(), {P: OffsetValue(5)})
+            await set_most(broker, 1)
+            with pytest.raises(RecordTooLarge):
+                await groups.delete_group("g")
+            assert "g" in groups.groups
+            await set_most(broker, 500)
+            await groups.commit("g", Commit(), {Q: OffsetValue(6)})
+            await groups.delete_group("g")
+            assert "g" not in groups.groups
+            assert not groups.offsets.of_group("g")
+
+    asyncio.run(story())
+
+
+async def set_most(broker, size):
+    """Batches of groups are to have so many bytes at most."""
+    await broker.topics.set_config(broker.topics.by_name(OFFSETS_TOPIC), {"max.message.bytes": str(size)})
 
 
 def test_a_commit_behind_a_deletion_stays(tmp_path, clock):

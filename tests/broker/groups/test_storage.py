@@ -110,6 +110,24 @@ def test_an_offset_that_is_deleted_while_a_transaction_holds_it_does_not_come_ba
     asyncio.run(story())
 
 
+def test_tombstones_fill_batches_as_far_as_the_topic_takes_them(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            storage = broker.groups.storage
+            await broker.topics.set_config(broker.topics.by_name(OFFSETS_TOPIC), {"max.message.bytes": "500"})
+            keys = [OffsetKey("g", "t" * length, length) for length in range(1, 100)]
+            pieces = []
+            first = await storage.remove("g", keys, lambda piece, at: pieces.append((at, piece)))
+            assert [key for _, piece in pieces for key in piece] == keys
+            assert [at for at, _ in pieces] == [sum(len(piece) for _, piece in pieces[:n]) for n in range(len(pieces))]
+            assert first == pieces[-1][0]
+            assert len(pieces) < len(keys) / 2
+            too_long = OffsetKey("g" * 32_768, "t", 0)
+            await storage.remove("g", [too_long], lambda *_: pytest.fail("nothing of that name was ever stored"))
+
+    asyncio.run(story())
+
+
 def test_commits_of_one_producer_go_on_over_epochs_and_transactions(tmp_path, clock):
     """The log checks the sequences of every transactional batch, and so ours must have them."""
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from mainstem.broker.answers import resolve, then
+from mainstem.broker.answers import resolve
 from mainstem.broker.groups.classic.group import ClassicGroup
 from mainstem.broker.groups.classic.service import ClassicGroups
 from mainstem.broker.groups.consumer import records as consumer
@@ -19,9 +19,11 @@ from mainstem.broker.groups.consumer.service import ConsumerGroups
 from mainstem.broker.groups.deadlines import Deadlines
 from mainstem.broker.groups.errors import CoordinatorUnavailable, GroupError, IllegalGeneration, UnknownGroup
 from mainstem.broker.groups.membership import Commit, Entry, Group
+from mainstem.broker.groups.modern.storing import is_refused
 from mainstem.broker.groups.offsets import GroupOffsets
 from mainstem.broker.groups.records import (
     GroupKey,
+    Key,
     OffsetKey,
     OffsetValue,
     decode_group,
@@ -345,30 +347,31 @@ class GroupCoordinator:
         await self.share.forget_missing_topics()
 
     async def _remove(self, group: Group, partitions: Sequence[TopicPartition]) -> None:
-        group.delete()
+        """The membership's tombstones are the last: while the group is known to a start, it can be deleted again."""
+        group.check_empty()
         group_id = group.group_id
-        entries: list[Entry] = [
-            (OffsetKey(group_id, partition.topic, partition.partition), None) for partition in partitions
-        ]
-        entries += group.tombstones()
+        removed = self._remove_offsets(group_id, partitions, group.keys())
+        if is_refused(removed):  # so it is still there
+            await removed
+        group.delete()
         if self.groups.get(group_id) is group:
             del self.groups[group_id]
         states = self.share.forget_group(group_id) if isinstance(group, ShareGroup) else None
-        if entries:
-            self._forget(group_id, partitions, await self.storage.store(group_id, entries))
+        await removed
         if states is not None:
             await states
 
-    def _remove_offsets(self, group_id: str, partitions: Sequence[TopicPartition]) -> "asyncio.Future[None]":
-        """Write the tombstones at once; done when they are durable."""
-        entries: list[Entry] = [
-            (OffsetKey(group_id, partition.topic, partition.partition), None) for partition in partitions
-        ]
-        return then(self.storage.store(group_id, entries), lambda at: self._forget(group_id, partitions, at))
+    def _remove_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition], others: Iterable[Key] = ()
+    ) -> "asyncio.Future[int]":
+        """Write the tombstones at once, those of other records behind those of offsets; done when they are durable."""
+        offsets: list[Key] = [OffsetKey(group_id, partition.topic, partition.partition) for partition in partitions]
+        return self.storage.remove(group_id, [*offsets, *others], self._forget)
 
-    def _forget(self, group_id: str, partitions: Sequence[TopicPartition], at: int) -> None:
-        for at_tombstone, partition in enumerate(partitions, at):
-            self.offsets.remove(group_id, partition, at_tombstone)
+    def _forget(self, keys: Sequence[Key], at: int) -> None:
+        for at_tombstone, key in enumerate(keys, at):
+            if isinstance(key, OffsetKey):
+                self.offsets.remove(key.group, TopicPartition(key.topic, key.partition), at_tombstone)
 
     # --- the start ----------------------------------------------------------------------------------------------------
 

@@ -86,6 +86,10 @@ class Group(ABC):
         """Raise GroupNotEmpty, UnknownGroup unless offsets of single topics may go."""
 
     @abstractmethod
+    def check_empty(self) -> None:
+        """Raise GroupNotEmpty if it has members."""
+
+    @abstractmethod
     def delete(self) -> None:
         """The group is gone.
 

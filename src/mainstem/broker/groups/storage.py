@@ -6,21 +6,22 @@ it visible or drops it, like any record.
 
 import asyncio
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from mainstem.broker.groups.errors import CoordinatorUnavailable, NameTooLong, RecordTooLarge
 from mainstem.broker.groups.membership import Entry
-from mainstem.broker.groups.records import KEY_VERSIONS, encode_key, encode_value
+from mainstem.broker.groups.records import KEY_VERSIONS, Key, encode_key, encode_value
 from mainstem.broker.placement import Stored, drop_misplaced, placing
 from mainstem.broker.replay import replay
 from mainstem.broker.state_topic import StateTopic
 from mainstem.core import Clock
 from mainstem.log import BatchTooLarge, PartitionLog
 from mainstem.records import Record, build_batch
-from mainstem.records.batch import MAX_SEQUENCE
+from mainstem.records.batch import HEADER, MAX_SEQUENCE
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 OFFSETS_CONFIG: Final = {
@@ -28,6 +29,9 @@ OFFSETS_CONFIG: Final = {
     "segment.bytes": "4194304",  # all but the last are compacted, so this is what a start reads at most in vain
     "max.message.bytes": "16777216",  # a group's record holds every member's subscription and assignment
 }
+
+_BESIDE_THE_KEY: Final = 19
+"""Bytes of a tombstone at most: lengths of the record and of the key, offset, and five fields of one byte each."""
 
 
 class Undecided(msgspec.Struct, frozen=True):
@@ -78,6 +82,46 @@ class GroupStorage(StateTopic):
             base_sequence=-1 if producer_id < 0 else self._next_sequence(group_id, producer_id, producer_epoch),
             transactional=producer_id >= 0,
         )
+        return self._append(group_id, batch)
+
+    def remove(
+        self, group_id: str, keys: Iterable[Key], removed: Callable[[Sequence[Key], int], None]
+    ) -> "asyncio.Future[int]":
+        """Append tombstones, all in this turn of the loop, in as many batches as they need; done when they are durable.
+
+        `removed` is called with the keys of each batch that is durable, and the offset of the first; it is called for
+        those that could be queued also where the future fails, as of `store`, because the others could not.
+        """
+        now = self._clock.now_ms()
+        stored: asyncio.Future[int] = self._loop.create_future()
+        stored.set_result(-1)
+        for piece in self._pieces(group_id, keys):
+            stored = self._append(group_id, build_batch([Record(0, now, data, None) for _, data in piece]))
+            if stored.done():  # it was refused
+                break
+            stored.add_done_callback(partial(_tell, removed, [key for key, _ in piece]))
+        return stored  # a partition's batches become durable in their order
+
+    def _pieces(self, group_id: str, keys: Iterable[Key]) -> Iterator[list[tuple[Key, bytes]]]:
+        """Keys and their bytes, as many at a time as a batch of tombstones takes."""
+        most = self.logs[self.number(group_id)].config.max_message_bytes
+        piece: list[tuple[Key, bytes]] = []
+        size = HEADER.size
+        for key in keys:
+            try:
+                data = encode_key(key)
+            except struct.error:  # of a name that is too long: there is no record of it
+                continue
+            needs = len(data) + _BESIDE_THE_KEY
+            if piece and size + needs > most:
+                yield piece
+                piece, size = [], HEADER.size
+            piece.append((key, data))
+            size += needs
+        if piece:
+            yield piece
+
+    def _append(self, group_id: str, batch: bytes) -> "asyncio.Future[int]":
         try:
             return self.append(group_id, batch)
         except CoordinatorUnavailable as error:
@@ -145,3 +189,8 @@ def _keep_later(latest: dict[bytes, Stored], ended: Mapping[bytes, Stored]) -> N
     for key, stored in ended.items():
         if key not in latest or latest[key][1] < stored[1]:
             latest[key] = stored
+
+
+def _tell(removed: Callable[[Sequence[Key], int], None], keys: Sequence[Key], stored: "asyncio.Future[int]") -> None:
+    if not stored.cancelled() and stored.exception() is None:
+        removed(keys, stored.result())

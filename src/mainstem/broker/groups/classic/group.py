@@ -609,14 +609,18 @@ class ClassicGroup(Group):
         if self.state is not EMPTY and self.protocol_type != "consumer":
             raise GroupNotEmpty(self.group_id, f"it is {self.state.value} and of type {self.protocol_type!r}")
 
+    def check_empty(self) -> None:
+        """Raise GroupNotEmpty if it has members."""
+        if self.state is not EMPTY:
+            raise GroupNotEmpty(self.group_id, f"it is {self.state.value} with {len(self.members)} members")
+
     def delete(self) -> None:
         """The group is gone.
 
         Raises:
             GroupNotEmpty: it has members.
         """
-        if self.state is not EMPTY:
-            raise GroupNotEmpty(self.group_id, f"it is {self.state.value} with {len(self.members)} members")
+        self.check_empty()
         self._become(DEAD)
 
     # --- small steps --------------------------------------------------------------------------------------------------
