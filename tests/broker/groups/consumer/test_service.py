@@ -115,6 +115,34 @@ def test_expressions_are_resolved_in_a_thread(tmp_path, clock):
     told(story)
 
 
+def test_who_leaves_while_its_expression_is_matched_is_gone(tmp_path, clock):
+    """It was told that it is unknown, then it was added, and had all partitions until its session ended."""
+
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            _, consumer = await with_topic(broker)
+            joins, other = consumer.heartbeat("g", a_beat("a", regex="f.*")), consumer.heartbeat("g", a_beat("b"))
+            leaves = consumer.heartbeat("g", a_beat("a", LEAVE))
+            joins_again = consumer.heartbeat("g", a_beat("a", regex="f.*"))
+            leaves_again = consumer.heartbeat("g", a_beat("a", LEAVE))
+            assert (await joins).epoch > 0
+            assert [(await each).epoch for each in (leaves, leaves_again)] == [LEAVE, LEAVE]
+            assert (await joins_again).epoch > 0
+            assert (await other).epoch > 0
+            assert set(consumer.get("g").members) == {"b"}
+            refused, leaves = (
+                consumer.heartbeat("g", a_beat("a", regex="(")),
+                consumer.heartbeat("g", a_beat("a", LEAVE)),
+            )
+            with pytest.raises(InvalidExpression):
+                await refused
+            with pytest.raises(UnknownMember):
+                await leaves
+            assert not consumer._later
+
+    told(story)
+
+
 def test_leaving(tmp_path, clock):
     async def story():
         async with running(tmp_path, clock) as broker:

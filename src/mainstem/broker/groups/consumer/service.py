@@ -41,6 +41,8 @@ class ConsumerGroups(ModernGroups[ConsumerGroup, Key, Value]):
     def __init__(self, coordinator: "GroupCoordinator", broker: "Broker") -> None:
         super().__init__(coordinator, broker, ConsumerGroup)
         self._policy = MigrationPolicy(broker.config.group_consumer_migration_policy)
+        self._later: dict[tuple[str, str], asyncio.Future[HeartbeatAnswer]] = {}
+        """By group and member: the last heartbeat that waits for expressions, or for the one before."""
 
     def settings(self, group_id: str) -> ConsumerGroupConfig:
         """The settings of a group, as they are now."""
@@ -62,24 +64,42 @@ class ConsumerGroups(ModernGroups[ConsumerGroup, Key, Value]):
             GroupError: it is refused; some errors come with the future.
         """
         self.check_open(group_id)
+        before = self._later.get((group_id, request.member_id))
+        if before is None and not self._unresolved(group_id, request):
+            return self._beat(group_id, request, {})
+        return self._beat_later(group_id, request, sees, before)
+
+    def _unresolved(self, group_id: str, request: Heartbeat) -> set[str]:
+        """Expressions that have to be matched before the heartbeat is taken."""
         if request.epoch in (LEAVE, LEAVE_FOR_A_WHILE):
-            return self._leave(group_id, request)
+            return set()
         present = self.get(group_id)
         new = {request.regex} if request.regex else set()
-        expressions = new if present is None else present.unresolved(request.regex)
-        if not expressions:
-            return self._beat(group_id, request, {})
-        return self._resolve_and_beat(group_id, request, expressions, sees)
+        return new if present is None else present.unresolved(request.regex)
 
-    def _resolve_and_beat(
-        self, group_id: str, request: Heartbeat, expressions: set[str], sees: Callable[[str], bool]
+    def _beat_later(
+        self,
+        group_id: str,
+        request: Heartbeat,
+        sees: Callable[[str], bool],
+        before: "asyncio.Future[HeartbeatAnswer] | None",
     ) -> "asyncio.Future[HeartbeatAnswer]":
-        """Expressions are matched in a thread; what the group is when that is done is what the member finds."""
+        """Expressions are matched in a thread; what the group is when that is done is what the member finds.
+
+        Of a member, what comes meanwhile waits: if it leaves behind its JOIN, the JOIN would stay.
+        """
+        who = group_id, request.member_id
         answer: asyncio.Future[HeartbeatAnswer] = self._broker.loop.create_future()
+
+        def answered(_: object) -> None:
+            if self._later.get(who) is answer:
+                del self._later[who]
 
         async def run() -> None:
             try:
-                resolved = await self._resolve(expressions, request.regex, sees)
+                if before is not None:
+                    await asyncio.wait([before])
+                resolved = await self._resolve(self._unresolved(group_id, request), request.regex, sees)
                 answer_of = await self._beat(group_id, request, resolved)
             except Exception as error:  # it is the answer
                 if not answer.done():
@@ -88,6 +108,8 @@ class ConsumerGroups(ModernGroups[ConsumerGroup, Key, Value]):
                 if not answer.done():
                     answer.set_result(answer_of)
 
+        self._later[who] = answer
+        answer.add_done_callback(answered)
         self._broker.spawn(run(), name="resolve expressions")
         return answer
 
@@ -111,6 +133,8 @@ class ConsumerGroups(ModernGroups[ConsumerGroup, Key, Value]):
         self, group_id: str, request: Heartbeat, resolved: dict[str, Resolved]
     ) -> "asyncio.Future[HeartbeatAnswer]":
         self.check_open(group_id)
+        if request.epoch in (LEAVE, LEAVE_FOR_A_WHILE):
+            return self._leave(group_id, request)
         present = self._coordinator.groups.get(group_id)
         group, before = self._group_for(group_id, present, joins=request.epoch == JOIN)
         answer = self._take(group, group.heartbeat(request, resolved), before)
