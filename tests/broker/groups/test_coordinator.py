@@ -299,6 +299,70 @@ def test_offsets_of_an_empty_group_expire_with_it(tmp_path, clock):
     asyncio.run(story())
 
 
+def many(groups, count, committed_ms):
+    """A group with so many offsets, which are not stored."""
+    groups.group("g")
+    partitions = [TopicPartition(TOPIC, number) for number in range(count)]
+    for partition in partitions:
+        groups.offsets.put("g", partition, OffsetValue(5, committed_ms=committed_ms), -1)
+    return partitions
+
+
+def test_others_have_their_turns_while_offsets_expire(tmp_path, clock):
+    """The look took one turn of the loop for all groups: nobody was answered meanwhile."""
+
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            groups = broker.groups
+            many(groups, 2_000, clock.now_ms())
+            for number in range(20):
+                await groups.commit(f"g{number}", Commit(), {P: OffsetValue(5, committed_ms=clock.now_ms())})
+            turns = 0
+
+            async def others():
+                nonlocal turns
+                while not looked.done():
+                    turns += 1
+                    await asyncio.sleep(0)
+
+            async with asyncio.TaskGroup() as tasks:
+                looked = tasks.create_task(groups.expire_offsets())
+                tasks.create_task(others())
+            assert turns > 20
+            assert len(groups.offsets.of_group("g")) == 2_000
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("what", ["committed", "joined", "deleted"])
+def test_what_changes_while_offsets_of_a_group_expire_counts(tmp_path, clock, what):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            groups = broker.groups
+            partitions = many(groups, 2_000, clock.now_ms())
+            clock.advance_ms(WEEK)
+            new = OffsetValue(6, committed_ms=clock.now_ms())
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(groups.expire_offsets())
+                await until(lambda: len(groups.offsets.of_group("g")) < 2_000, "the first are gone")
+                if what == "deleted":
+                    await groups.delete_group("g")
+                if what == "joined":
+                    tasks.create_task(a_member(groups))
+                else:
+                    await groups.commit("g", Commit(), dict.fromkeys(partitions[-2:], new))
+            left = groups.offsets.of_group("g")
+            if what == "joined":
+                assert set(partitions[1_000:]) <= set(left), "it may read them"
+            else:
+                assert {partition: each.value for partition, each in left.items()} == dict.fromkeys(
+                    partitions[-2:], new
+                )
+            assert "g" in groups.groups
+
+    asyncio.run(story())
+
+
 def test_offsets_of_a_group_with_members_do_not_expire(tmp_path, clock):
     """Its subscription could not be read here, so every topic may be its own."""
 

@@ -6,6 +6,7 @@ from mainstem.broker.groups.records import OffsetValue
 from mainstem.core import TopicPartition
 
 P, Q = TopicPartition("t", 0), TopicPartition("t", 1)
+OTHER = TopicPartition("u", 0)
 
 
 def value(number):
@@ -61,19 +62,20 @@ def test_a_tombstone_removes_what_came_before_it_only():
 def test_offsets_of_a_topic_are_found_in_all_groups():
     offsets = GroupOffsets()
     offsets.put("g", P, value(1), 0)
-    offsets.put("g", TopicPartition("u", 0), value(1), 1)
+    offsets.put("g", OTHER, value(1), 1)
     offsets.put_pending(0, 7, "h", Q, value(2), 2)
     assert sorted(offsets.of_topic("t")) == [("g", P), ("h", Q)]
+    assert sorted(offsets.topics()) == ["t", "u"]
     assert set(offsets.groups()) == {"g", "h"}
     assert offsets.pending_of("h") == {Q}
 
 
 steps = st.lists(
     st.one_of(
-        st.tuples(st.just("commit"), st.sampled_from("gh"), st.sampled_from((P, Q))),
-        st.tuples(st.just("pending"), st.sampled_from("gh"), st.sampled_from((P, Q)), st.integers(0, 2)),
+        st.tuples(st.just("commit"), st.sampled_from("gh"), st.sampled_from((P, Q, OTHER))),
+        st.tuples(st.just("pending"), st.sampled_from("gh"), st.sampled_from((P, Q, OTHER)), st.integers(0, 2)),
         st.tuples(st.just("end"), st.integers(0, 2), st.booleans()),
-        st.tuples(st.just("remove"), st.sampled_from("gh"), st.sampled_from((P, Q))),
+        st.tuples(st.just("remove"), st.sampled_from("gh"), st.sampled_from((P, Q, OTHER))),
     ),
     max_size=40,
 )
@@ -99,7 +101,7 @@ def test_the_latest_visible_record_wins_whatever_the_order(history):
             offsets.remove(step[1], step[2], at)
             records = [each for each in records if each[1:3] != step[1:3]]
     for group in "gh":
-        for partition in (P, Q):
+        for partition in (P, Q, OTHER):
             visible = [
                 at
                 for at, owner, where, transaction in records
@@ -112,6 +114,10 @@ def test_the_latest_visible_record_wins_whatever_the_order(history):
                 for _, owner, where, transaction in records
             )
             assert offsets.is_unstable(group, partition) is unstable
+            known = (group, partition) in set(offsets.of_topic(partition.topic))
+            assert known is (expected is not None or unstable)
+    committed = {partition.topic for group in "gh" for partition in offsets.of_group(group)}
+    assert sorted(offsets.topics()) == sorted(committed)
 
 
 def test_a_commit_on_its_way_to_the_disk_is_known_until_the_last_of_them_is_there():

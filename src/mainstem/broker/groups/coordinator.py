@@ -7,8 +7,8 @@ finds.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 from mainstem.broker.answers import resolve
 from mainstem.broker.groups.classic.group import ClassicGroup
@@ -47,6 +47,9 @@ from mainstem.wire.errors import Code
 
 if TYPE_CHECKING:
     from mainstem.broker.server import Broker
+
+_AT_ONCE: Final = 500
+"""Offsets of a group that are looked at before others have a turn."""
 
 log = get_logger()
 
@@ -172,7 +175,10 @@ class GroupCoordinator:
         self._broker.spawn(run(), name="expire offsets")
 
     async def expire_offsets(self) -> None:
-        """Remove offsets that are past their retention, and groups that have nothing left."""
+        """Remove offsets that are past their retention, and groups that have nothing left.
+
+        Others have a turn after each group, and within a large one.
+        """
         for group_id in list(self.groups):
             group = self.groups.get(group_id)  # others are deleted while one is stored
             if group is None:
@@ -181,27 +187,40 @@ class GroupCoordinator:
                 await self._expire_offsets_of(group)
             except MainstemError as error:  # this group's log is offline, or somebody deletes the group, too
                 log.warning("offsets_not_expired", group=group_id, reason=str(error))
+            await asyncio.sleep(0)
 
     async def _expire_offsets_of(self, group: Group) -> None:
+        """Some at a time. Each is looked at in the turn in which its tombstone is queued: no commit comes between."""
         group_id = group.group_id
-        expired = [partition for partition, _ in self._expired(group)]
-        if group.is_empty and group.expires and len(expired) == len(self.offsets.of_group(group_id)):
-            if not self.offsets.is_open(group_id) and not group.is_expected:
-                await self._remove(group, expired)
-        elif expired:
-            await self._remove_offsets(group_id, expired)
+        partitions = list(self.offsets.of_group(group_id))
+        for first in range(0, len(partitions), _AT_ONCE):
+            if self.groups.get(group_id) is not group or (group.is_empty and group.is_expected):
+                return  # it was deleted, or is of another protocol now, or somebody is about to join and read on
+            expired = [each for each in partitions[first : first + _AT_ONCE] if self._is_expired(group, each)]
+            if expired:
+                await self._remove_offsets(group_id, expired)
+            await asyncio.sleep(0)
+        if self._is_done(group):
+            await self._remove(group, ())
 
-    def _expired(self, group: Group) -> Iterator[tuple[TopicPartition, OffsetValue]]:
-        now, retention = self._clock.now_ms(), self._broker.config.offsets_retention_minutes * 60_000
-        for partition, committed in list(self.offsets.of_group(group.group_id).items()):
-            value = committed.value
-            since = group.expires_offsets_from(partition.topic, value.committed_ms)
-            if since is None or self.offsets.is_unstable(group.group_id, partition):
-                continue
-            if self.offsets.is_queued(group.group_id, partition):
-                continue  # the tombstone would come after the new commit
-            if now >= (value.expires_ms if value.expires_ms >= 0 else since + retention):
-                yield partition, value
+    def _is_done(self, group: Group) -> bool:
+        """True if it is still there, has neither members nor offsets, and is about to have none."""
+        group_id = group.group_id
+        if not group.is_empty or not group.expires or group.is_expected or self.groups.get(group_id) is not group:
+            return False
+        return not self.offsets.of_group(group_id) and not self.offsets.is_open(group_id)
+
+    def _is_expired(self, group: Group, partition: TopicPartition) -> bool:
+        value = self.offsets.get(group.group_id, partition)
+        if value is None or self.offsets.is_unstable(group.group_id, partition):
+            return False
+        if self.offsets.is_queued(group.group_id, partition):
+            return False  # the tombstone would come after the new commit
+        since = group.expires_offsets_from(partition.topic, value.committed_ms)
+        if since is None:
+            return False
+        retention = self._broker.config.offsets_retention_minutes * 60_000
+        return self._clock.now_ms() >= (value.expires_ms if value.expires_ms >= 0 else since + retention)
 
     # --- offsets ------------------------------------------------------------------------------------------------------
 
@@ -340,8 +359,7 @@ class GroupCoordinator:
 
     async def _forget_missing_topics(self) -> None:
         """What a crash between the deletion of a topic and that of its offsets has left."""
-        named = {partition.topic for group_id in self.offsets.groups() for partition in self.offsets.of_group(group_id)}
-        for topic in named:
+        for topic in self.offsets.topics():
             if self._broker.topics.get(topic) is None:
                 await self.forget_topic(topic)
         await self.share.forget_missing_topics()

@@ -25,6 +25,7 @@ class GroupOffsets:
 
     def __init__(self) -> None:
         self._committed: dict[str, dict[TopicPartition, Committed]] = {}
+        self._of_topics: dict[str, Counter[str]] = {}  # topic: how many of them, by group
         self._queued: dict[str, Counter[TopicPartition]] = {}  # commits on their way to the disk
         self._pending: dict[tuple[int, int], dict[tuple[str, TopicPartition], Committed]] = {}
         self._open: dict[str, set[tuple[int, int]]] = {}  # group: transactions with pending offsets of it
@@ -55,6 +56,8 @@ class GroupOffsets:
         present = offsets.get(partition)
         if present is None or present.at <= at:
             offsets[partition] = Committed(value, at)
+        if present is None:
+            self._of_topics.setdefault(partition.topic, Counter())[group] += 1
 
     def put_pending(
         self, log: int, producer_id: int, group: str, partition: TopicPartition, value: OffsetValue, at: int
@@ -82,12 +85,21 @@ class GroupOffsets:
         offsets = self._committed.get(group, {})
         if partition in offsets and offsets[partition].at < at:
             del offsets[partition]
+            self._uncount(group, partition.topic)
         if not offsets:
             self._committed.pop(group, None)
         for transaction in self._open.get(group, ()):
             pending = self._pending[transaction]
             if (group, partition) in pending and pending[group, partition].at < at:
                 del pending[group, partition]
+
+    def _uncount(self, group: str, topic: str) -> None:
+        groups = self._of_topics[topic]
+        groups[group] -= 1
+        if not groups[group]:
+            del groups[group]
+        if not groups:
+            del self._of_topics[topic]
 
     def get(self, group: str, partition: TopicPartition) -> OffsetValue | None:
         """What the group has committed for the partition."""
@@ -117,9 +129,13 @@ class GroupOffsets:
         """Groups that have committed something, or are about to."""
         return iter({*self._committed, *self._queued, *self._open})
 
+    def topics(self) -> list[str]:
+        """Topics that some group has committed an offset in."""
+        return list(self._of_topics)
+
     def of_topic(self, topic: str) -> Iterator[tuple[str, TopicPartition]]:
         """(group, partition) of every offset in the topic, committed or pending."""
-        for group in list(self.groups()):
+        for group in {*self._of_topics.get(topic, ()), *self._queued, *self._open}:
             for partition in {*self.of_group(group), *self.pending_of(group)}:
                 if partition.topic == topic:
                     yield group, partition
