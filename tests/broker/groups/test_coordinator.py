@@ -245,6 +245,37 @@ def test_a_commit_before_a_deletion_goes_with_it_although_it_is_not_durable_yet(
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("first", [True, False], ids=["the first", "another"])
+def test_a_group_that_is_deleted_while_a_commit_is_on_its_way_does_not_come_back(tmp_path, clock, first):
+    """It was listed once more, without offsets, until the next look for what has expired."""
+
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            await a_topic(broker)
+            groups = broker.groups
+            if not first:
+                await groups.commit("g", Commit(), {P: OffsetValue(5)})
+            queued = groups.commit("g", Commit(), {P: OffsetValue(6)})
+            await groups.delete_group("g")
+            await queued
+            assert "g" not in groups.groups
+            assert not groups.offsets.of_group("g")
+
+    asyncio.run(story())
+
+
+def test_a_commit_that_is_refused_makes_no_group(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            await a_topic(broker)
+            await set_most(broker, 1)
+            with pytest.raises(RecordTooLarge):
+                await broker.groups.commit("g", Commit(), {P: OffsetValue(5)})
+            assert broker.groups.groups == {}
+
+    asyncio.run(story())
+
+
 def test_a_commit_on_its_way_does_not_expire_with_the_one_before(tmp_path, clock):
     async def story():
         async with running(tmp_path, clock) as broker:

@@ -110,6 +110,21 @@ def test_an_offset_that_is_deleted_while_a_transaction_holds_it_does_not_come_ba
     asyncio.run(story())
 
 
+def test_a_group_that_is_deleted_does_not_come_back_with_the_end_of_a_transaction(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            await a_topic(broker)
+            producer = await broker.transactions.initialize("t", 60_000)
+            await broker.transactions.add_partitions("t", producer, {broker.groups.storage.partition_for("g")})
+            fields = (producer.producer_id, producer.producer_epoch)
+            await broker.groups.commit_transactional("g", Commit(transactional=True), *fields, {P: OffsetValue(5)})
+            await broker.groups.delete_group("g")
+            await broker.transactions.end("t", producer, commit=True, version=1)
+            assert broker.groups.groups == {}
+
+    asyncio.run(story())
+
+
 def test_tombstones_fill_batches_as_far_as_the_topic_takes_them(tmp_path, clock):
     async def story():
         async with running(tmp_path, clock) as broker:

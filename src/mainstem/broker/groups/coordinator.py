@@ -208,7 +208,8 @@ class GroupCoordinator:
         group_id = group.group_id
         if not group.is_empty or not group.expires or group.is_expected or self.groups.get(group_id) is not group:
             return False
-        return not self.offsets.of_group(group_id) and not self.offsets.is_open(group_id)
+        offsets = self.offsets
+        return not (offsets.of_group(group_id) or offsets.pending_of(group_id) or offsets.is_open(group_id))
 
     def _is_expired(self, group: Group, partition: TopicPartition) -> bool:
         value = self.offsets.get(group.group_id, partition)
@@ -234,6 +235,8 @@ class GroupCoordinator:
     ) -> "asyncio.Future[None]":
         """Commit offsets; done when they are durable, and visible from then on.
 
+        The group is there at once: what deletes it meanwhile deletes them, too.
+
         Raises:
             GroupError: the member may not commit; `unknown_group` is said to a member of a group that is not there.
         """
@@ -250,11 +253,12 @@ class GroupCoordinator:
                 return
             for at, (partition, value) in enumerate(offsets.items(), future.result()):
                 self.offsets.put(group_id, partition, value, at)
-            self.group(group_id)  # there is one from now on
             resolve(done, None)
 
         appended = self.storage.store(group_id, _offset_entries(group_id, offsets))
         self.offsets.queue(group_id, offsets)
+        if not is_refused(appended):
+            self.group(group_id)  # there is one from now on
         appended.add_done_callback(stored)
         return done
 
@@ -303,8 +307,7 @@ class GroupCoordinator:
 
     def end_transaction(self, partition: int, producer_id: int, *, commit: bool) -> None:
         """The marker of the producer's transaction is durable in that partition of `__consumer_offsets`."""
-        for group_id in self.offsets.end(partition, producer_id, commit=commit):
-            self.group(group_id)
+        self.offsets.end(partition, producer_id, commit=commit)
 
     async def delete_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Code]:
         """Forget the group's offsets of partitions it does not read now; durable on return.

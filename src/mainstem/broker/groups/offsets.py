@@ -66,19 +66,17 @@ class GroupOffsets:
         self._pending.setdefault((log, producer_id), {})[group, partition] = Committed(value, at)
         self._open.setdefault(group, set()).add((log, producer_id))
 
-    def end(self, log: int, producer_id: int, *, commit: bool) -> set[str]:
-        """The producer's transaction has ended in `log`; the groups it concerns."""
+    def end(self, log: int, producer_id: int, *, commit: bool) -> None:
+        """The producer's transaction has ended in `log`."""
         transaction = (log, producer_id)
         pending = self._pending.pop(transaction, {})
-        groups = {group for group, open_ in self._open.items() if transaction in open_}
-        for group in groups:
+        for group in [group for group, open_ in self._open.items() if transaction in open_]:
             self._open[group].discard(transaction)
             if not self._open[group]:
                 del self._open[group]
         if commit:
             for (group, partition), offset in pending.items():
                 self.put(group, partition, offset.value, offset.at)
-        return groups
 
     def remove(self, group: str, partition: TopicPartition, at: int) -> None:
         """A tombstone at offset `at` is durable: what was committed before it is gone, pending or not."""
