@@ -9,6 +9,7 @@ stable.
 """
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 from mainstem.broker.answers import by_topic
@@ -48,15 +49,19 @@ async def txn_offset_commit(request: Any, ctx: RequestContext) -> dict[str, Any]
         return _failure(request, Code.invalid_group_id)
     if offsets:
         try:
-            await _commit(request, ctx, offsets)
+            gone = await _commit(request, ctx, offsets)
+            codes.update(dict.fromkeys(gone, Code.unknown_topic_or_partition))
         except MainstemError as error:
             code = _code(commit_code(error), ctx.version)
             codes.update(dict.fromkeys(offsets, code))
     return _answer(codes)
 
 
-async def _commit(request: Any, ctx: RequestContext, offsets: dict[TopicPartition, OffsetValue]) -> None:
-    groups = ctx.broker.groups
+async def _commit(
+    request: Any, ctx: RequestContext, offsets: dict[TopicPartition, OffsetValue]
+) -> Iterable[TopicPartition]:
+    """Commit them, but for those of topics that are deleted meanwhile: these are returned."""
+    groups, topics = ctx.broker.groups, ctx.broker.topics
     commit = Commit(
         member_id=getattr(request, "member_id", ""),
         instance_id=getattr(request, "group_instance_id", None),
@@ -65,7 +70,8 @@ async def _commit(request: Any, ctx: RequestContext, offsets: dict[TopicPartitio
         transactional=True,
     )
     groups.check_transactional_commit(request.group_id, commit)
-    while True:  # the check and the append are one turn of the loop, so no EndTxn comes between
+    asked, ids = offsets, {partition.topic: topics.by_name(partition.topic).topic_id for partition in offsets}
+    while offsets:  # the check and the append are one turn of the loop, so no EndTxn comes between
         ending = ctx.broker.transactions.verify_or_add(
             request.transactional_id,
             request.producer_id,
@@ -76,8 +82,12 @@ async def _commit(request: Any, ctx: RequestContext, offsets: dict[TopicPartitio
         if ending is None:
             break
         await ending
-    stored = groups.commit_transactional(request.group_id, commit, request.producer_id, request.producer_epoch, offsets)
-    await asyncio.shield(stored)
+        # There may be a new topic of that name by now; nobody has read any of it.
+        offsets = {each: value for each, value in offsets.items() if topics.get_by_id(ids[each.topic]) is not None}
+    if offsets:
+        producer = request.producer_id, request.producer_epoch
+        await asyncio.shield(groups.commit_transactional(request.group_id, commit, *producer, offsets))
+    return asked.keys() - offsets.keys()
 
 
 def _code(code: Code, version: int) -> Code:
