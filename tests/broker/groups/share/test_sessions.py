@@ -103,6 +103,22 @@ def test_all_sessions_together_have_room_for_so_many_partitions(monkeypatch):
     sessions.open(A, 1, [P, Q])
 
 
+def test_a_new_session_for_which_there_is_no_room_leaves_the_old_one(monkeypatch):
+    """It was gone, and nobody released what its member had: the end of its connection found no session."""
+    monkeypatch.setattr("mainstem.broker.groups.share.sessions.PARTITIONS_PER_SESSION", 1)
+    sessions = ShareSessions(3)
+    old = sessions.open(A, 1, [P])
+    other = sessions.open(B, 2, [P])
+    assert refused(sessions.open, A, 3, [P, Q, R]) is Code.share_session_limit_reached
+    assert sessions.get(A) is old
+    assert sessions.proceed(A, 1, [Q]) is old
+    assert sessions.disconnected(2) == [other]
+    assert sessions.has_group("g")
+    assert sessions.disconnected(3) == []
+    assert sessions.open(A, 1, [P, Q, R]).partitions == [P, Q, R], "its own room counts"
+    assert len(sessions.disconnected(1)) == 1
+
+
 def test_a_group_is_there_while_a_member_has_a_session():
     sessions = ShareSessions(10)
     sessions.open(A, 1, [P])

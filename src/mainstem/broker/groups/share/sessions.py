@@ -102,15 +102,16 @@ class ShareSessions:
         """A new session, whatever the member had before.
 
         Raises:
-            RequestError: SHARE_SESSION_LIMIT_REACHED.
+            RequestError: SHARE_SESSION_LIMIT_REACHED: the member's old session is as it was.
         """
-        self.close(key)
-        if len(self._sessions) >= self._most:
+        old = self._sessions.get(key)
+        if old is None and len(self._sessions) >= self._most:
             raise RequestError(
                 Code.share_session_limit_reached, f"there are {self._most} share sessions: no more are allowed"
             )
         session = ShareSession(key, connection_id, partitions)
-        self._check_room(len(session))
+        self._check_room(len(session) - (0 if old is None else len(old)))
+        self.close(key)
         self._sessions[key] = session
         self._partitions += len(session)
         self._of_groups[key.group_id] += 1
