@@ -162,7 +162,7 @@ def test_versions_without_the_later_fields(group):
     assert member.acknowledge((0, 1, ACCEPT), version=1) == [OK]
 
 
-def test_a_fetch_waits_forrecords_of(group):
+def test_a_fetch_waits_for_records(group):
     member = group.member()
     member.fetch(0)
     started = time.monotonic()
@@ -200,7 +200,7 @@ def test_a_fetch_gets_what_another_member_lets_go_meanwhile(group, log):
         assert len(acquired) == 1
 
 
-def test_more_time_forrecords_of(group):
+def test_more_time_for_records(group):
     group.produce(b"a", b"b")
     member = group.member()
     assert member.acquired(0, until=2) == [(0, 1, 1)]
