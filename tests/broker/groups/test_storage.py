@@ -5,6 +5,7 @@ import structlog
 
 from mainstem.broker.fields import LaterVersion
 from mainstem.broker.groups import OFFSETS_TOPIC
+from mainstem.broker.groups.errors import RecordTooLarge
 from mainstem.broker.groups.membership import Commit
 from mainstem.broker.groups.records import GroupKey, OffsetKey, OffsetValue, encode_key
 from mainstem.broker.server import Broker
@@ -137,6 +138,13 @@ def test_tombstones_fill_batches_as_far_as_the_topic_takes_them(tmp_path, clock)
             assert [at for at, _ in pieces] == [sum(len(piece) for _, piece in pieces[:n]) for n in range(len(pieces))]
             assert first == pieces[-1][0]
             assert len(pieces) < len(keys) / 2
+            pieces.clear()
+            with pytest.raises(RecordTooLarge):
+                await storage.remove(
+                    "g", [keys[0], OffsetKey("g", "t" * 600, 0), keys[1]], lambda *one: pieces.append(one)
+                )
+            await storage.remove("g", keys[1:2], lambda *one: pieces.append(one))
+            assert [piece for piece, _ in pieces] == [keys[0:1], keys[1:2]], "nothing follows what is refused"
             too_long = OffsetKey("g" * 32_768, "t", 0)
             await storage.remove("g", [too_long], lambda *_: pytest.fail("nothing of that name was ever stored"))
 
