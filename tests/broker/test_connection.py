@@ -76,7 +76,7 @@ def is_open(connection):
 def test_any_split_of_the_stream_gives_the_same_frames(mainstem_log, data):
     texts = data.draw(st.lists(st.sampled_from((1, 10, 40_000, 100_000)), min_size=1, max_size=6))
     stream = b"".join(
-        frame(18, 3, i, {"client_software_name": "x" * size, "client_software_version": "1"}, flexible=True)
+        frame(11, 6, i, {"protocols": [{"name": "p", "metadata": b"x" * size}]}, flexible=True)
         for i, size in enumerate(texts)
     )
     with connect(mainstem_log) as connection:
@@ -88,7 +88,7 @@ def test_any_split_of_the_stream_gives_the_same_frames(mainstem_log, data):
         for i in range(len(texts)):
             correlation_id, body = read_answer(connection)
             assert correlation_id == i
-            assert codec.decode_response(18, 3, body).error_code is Code.none
+            assert codec.decode_response(11, 6, body[1:]).error_code is Code.invalid_group_id
 
 
 @pytest.mark.parametrize(

@@ -48,3 +48,4 @@ def test_two_clients_that_alter_one_entity_at_once_both_do(raw):
             answers = [each.receive(49, 1).entries[0].error_code for each in (raw, other)]
             assert answers == [Code.none, Code.none]
             assert described(raw, ("user", 0, user)) == [{"producer_byte_rate": 5e6, "consumer_byte_rate": 7e6}]
+            altered(raw, entry(user, producer_byte_rate=None, consumer_byte_rate=None))

@@ -73,10 +73,3 @@ def test_what_the_group_refuses_is_told(beat):
 def test_an_expression_is_resolved(beat, topic):
     found = beat(subscribed_topic_regex=topic, subscribed_topic_names=None)
     assert [each.partitions for each in found.assignment.topic_partitions] == [(0,)]
-
-
-def test_a_member_whose_id_cannot_be_stored_is_none(beat, raw):
-    beat("a")
-    answer = beat("x" * 32_768)
-    assert answer.error_code == Code.invalid_request
-    assert beat("a", 2).member_epoch == 2, "nobody else is there to share with"

@@ -5,6 +5,7 @@ import uuid
 import pytest
 
 from mainstem.wire.errors import Code
+from tests.support.raw import RawClient
 
 
 def fields(group, version, member=""):
@@ -52,3 +53,15 @@ def test_a_join_that_waits_does_not_hold_up_what_follows_it(raw):
         other.send(13, 3, group_id=group, members=[{"member_id": member}])
         assert other.receive(11, 9).error_code is Code.unknown_member_id
         assert other.receive(13, 3).members[0].error_code is Code.none
+
+
+@pytest.mark.parametrize("version", [3, 5, 9])
+def test_a_client_with_as_long_a_name_as_there_is_becomes_a_member(mainstem_log, version):
+    """Its member's id is made of its name: that could not be stored, and the group waited for nobody."""
+    group = uuid.uuid4().hex
+    with RawClient(mainstem_log.bootstrap, client_id="x" * 32_766 + "y") as raw:
+        answer = raw.call(11, version, **fields(group, version))
+        if version >= 4:
+            answer = raw.call(11, version, **fields(group, version, answer.member_id))
+    assert (answer.error_code, answer.generation_id) == (Code.none, 1)
+    assert answer.members[0].member_id.startswith("x" * 32_730 + "-")

@@ -144,12 +144,3 @@ def test_what_the_group_refuses_is_told(beat, topic):
         Code.invalid_request,
         True,
     )
-
-
-@pytest.mark.parametrize("field", ["member_id", "group_id"])
-def test_a_name_that_cannot_be_stored_leaves_nothing_behind(beat, field):
-    beat()
-    answer = beat(**{field: "x" * 32_768})
-    assert answer.error_code == Code.invalid_request
-    assert answer.error_message.endswith(": names have at most 32,767 bytes")
-    assert beat(epoch=2).member_epoch == 2

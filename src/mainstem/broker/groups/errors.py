@@ -101,10 +101,3 @@ class RecordTooLarge(GroupError):
 
     def __init__(self, group_id: str, reason: BatchTooLarge) -> None:
         super().__init__(Code.message_too_large, group_id, str(reason))
-
-
-class NameTooLong(GroupError):
-    """The id of a group or member has more bytes than the length in a key can say; requests allow it."""
-
-    def __init__(self, group_id: str) -> None:
-        super().__init__(Code.invalid_request, group_id[:100], "names have at most 32,767 bytes")

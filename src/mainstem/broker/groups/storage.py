@@ -5,14 +5,13 @@ it visible or drops it, like any record.
 """
 
 import asyncio
-import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 import msgspec
 
-from mainstem.broker.groups.errors import CoordinatorUnavailable, NameTooLong, RecordTooLarge
+from mainstem.broker.groups.errors import CoordinatorUnavailable, RecordTooLarge
 from mainstem.broker.groups.membership import Entry
 from mainstem.broker.groups.records import KEY_VERSIONS, Key, encode_key, encode_value
 from mainstem.broker.placement import Stored, drop_misplaced, placing
@@ -61,20 +60,15 @@ class GroupStorage(StateTopic):
     ) -> "asyncio.Future[int]":
         """Append records of one group; the future gives the first one's offset when they are durable.
 
-        It fails with CoordinatorUnavailable if they cannot be stored, with RecordTooLarge or NameTooLong if they never
-        can.
+        It fails with CoordinatorUnavailable if they cannot be stored, with RecordTooLarge if they never can.
 
         Raises:
             InvalidProducerEpoch: a newer producer has written.
         """
         now = self._clock.now_ms()
-        try:
-            records = [
-                Record(0, now, encode_key(key), None if value is None else encode_value(value))
-                for key, value in entries
-            ]
-        except struct.error:
-            return self._refused(NameTooLong(group_id))
+        records = [
+            Record(0, now, encode_key(key), None if value is None else encode_value(value)) for key, value in entries
+        ]
         batch = build_batch(
             records,
             producer_id=producer_id,
@@ -108,10 +102,7 @@ class GroupStorage(StateTopic):
         piece: list[tuple[Key, bytes]] = []
         size = HEADER.size
         for key in keys:
-            try:
-                data = encode_key(key)
-            except struct.error:  # of a name that is too long: there is no record of it
-                continue
+            data = encode_key(key)
             needs = len(data) + _BESIDE_THE_KEY
             if piece and size + needs > most:
                 yield piece

@@ -48,6 +48,7 @@ from mainstem.broker.groups.membership import Commit, Group
 from mainstem.broker.groups.records import GroupKey, GroupValue
 from mainstem.core import Clock
 from mainstem.wire.errors import Code
+from mainstem.wire.frames import MOST_TEXT
 
 T = TypeVar("T")
 
@@ -220,7 +221,7 @@ class ClassicGroup(Group):
         elif self.members.holder(request.instance_id) is not None:
             self._replace_static(request, reply, step)
         else:
-            self._add(f"{request.instance_id}-{uuid.uuid4()}", request, reply, step)
+            self._add(_member_id(str(request.instance_id)), request, reply, step)
 
     def _has_room_for(self, member_id: str) -> bool:
         member, size = self.members.get(member_id), self._config.max_size
@@ -247,7 +248,7 @@ class ClassicGroup(Group):
             )
 
     def _join_dynamic(self, request: JoinRequest, reply: JoinReply, step: Step) -> None:
-        member_id = f"{request.client_id}-{uuid.uuid4()}"
+        member_id = _member_id(request.client_id)
         if not request.member_id_required:
             self._add(member_id, request, reply, step)
             return
@@ -277,7 +278,7 @@ class ClassicGroup(Group):
     def _replace_static(self, request: JoinRequest, reply: JoinReply, step: Step) -> None:
         """A static member is back without its id: a restart. It takes its old place; the old process is fenced."""
         told_leader = self.members.leader or ""
-        member = Member(f"{request.instance_id}-{uuid.uuid4()}", request)
+        member = Member(_member_id(str(request.instance_id)), request)
         old = self.members.take_over(member)
         self._answer_join(old, JoinAnswer(error=Code.fenced_instance_id, member_id=old.member_id), step)
         self._answer_sync(old, SyncAnswer(error=Code.fenced_instance_id), step)
@@ -672,3 +673,9 @@ class ClassicGroup(Group):
 
 def _answer(step: Step, reply: Callable[[T], None], answer: T) -> None:
     step.answers.append(lambda: reply(answer))
+
+
+def _member_id(name: str) -> str:
+    """As Kafka makes it, of the client's name or the member's own; cut where a string has no room for both."""
+    number = f"-{uuid.uuid4()}"
+    return name.encode()[: MOST_TEXT - len(number)].decode(errors="ignore") + number
