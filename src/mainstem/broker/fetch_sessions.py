@@ -118,7 +118,7 @@ class FetchSessions:
         self,
         session_id: int,
         epoch: int,
-        changed: Iterable[FetchPartition],
+        changed: Sequence[FetchPartition],
         forgotten: Iterable[PartitionKey],
         *,
         by_id: bool,
@@ -142,12 +142,10 @@ class FetchSessions:
         session.used_at = self._clock.monotonic()
         self._sessions.move_to_end(session_id)
         before = len(session.partitions)
-        changed = list(changed)
-        names = _are_names(changed)
-        session.update(changed if names else (), forgotten)
+        session.update(changed, forgotten)
         added = len(session.partitions) - before
         self._partitions += added
-        if not names or (added > 0 and self._partitions > self._most_partitions):
+        if not _are_names(changed) or (added > 0 and self._partitions > self._most_partitions):
             self.close(session_id)
             room = f"{self._most_partitions} partitions, and names of {_MOST_NAME} characters"
             raise RequestError(

@@ -21,7 +21,6 @@ import time
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from operator import attrgetter
 from pathlib import Path
 
 import msgspec
@@ -32,7 +31,7 @@ from mainstem.core.logging import get_logger
 from mainstem.log.checkpoint import SegmentState
 from mainstem.log.config import FOREVER, TopicConfig
 from mainstem.log.disk import Disk, File
-from mainstem.log.index import AbortedTransaction
+from mainstem.log.index import MARKER_OFFSET, AbortedTransaction
 from mainstem.log.segment import OpenFiles, Segment
 from mainstem.records import BatchHeader, CorruptRecords, UnknownCompression, decode_marker
 from mainstem.records.batch import PREFIX, decode_header
@@ -47,7 +46,6 @@ _READ_BYTES = _WRITE_BYTES = 1 << 20
 _BREATH_SECONDS = 0.001  # a call of its own takes 50 µs: with one for each batch, small ones took nothing else
 _DIGEST_BYTES = 15
 _SEED = int.from_bytes(os.urandom(8))
-_MARKER_OFFSET = attrgetter("last_offset")
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -508,7 +506,7 @@ class _Transactions:
         if not header.is_transactional or (of_producer := self._aborted.get(header.producer_id)) is None:
             return False
         # A producer has one transaction at a time: of those that end behind the batch only the first may hold it.
-        place = bisect_left(of_producer, header.base_offset, key=_MARKER_OFFSET)
+        place = bisect_left(of_producer, header.base_offset, key=MARKER_OFFSET)
         return place < len(of_producer) and of_producer[place].first_offset <= header.base_offset
 
     def kept(self, header: BatchHeader) -> None:

@@ -12,6 +12,7 @@ The checkpoint says how long an index file is and what its CRC-32C is; a file th
 A time index entry (t, o) says: no record up to offset o is later than t. Both rise from entry to entry.
 """
 
+from operator import attrgetter
 from struct import Struct
 from typing import ClassVar
 
@@ -169,6 +170,10 @@ class AbortedTransaction(msgspec.Struct, frozen=True, array_like=True, gc=False)
 
 
 _ABORTED = Struct(">hqqqq")
+
+
+MARKER_OFFSET = attrgetter("last_offset")
+"""By which aborted transactions are in order."""
 
 
 def encode_aborted(transactions: list[AbortedTransaction]) -> bytes:

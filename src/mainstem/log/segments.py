@@ -3,17 +3,15 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from operator import attrgetter
 from pathlib import Path
 from typing import overload
 
 from mainstem.log.config import TopicConfig
-from mainstem.log.index import AbortedTransaction
+from mainstem.log.index import MARKER_OFFSET, AbortedTransaction
 from mainstem.log.segment import OpenFiles, Segment
 from mainstem.records import BatchHeader
 
 _INT32_MAX = 2**31 - 1  # what a look-up has room for
-_MARKER_OFFSET = attrgetter("last_offset")
 
 
 def aborted_between(segments: Iterable[Segment], offset: int, end: int) -> tuple[AbortedTransaction, ...]:
@@ -25,7 +23,7 @@ def aborted_between(segments: Iterable[Segment], offset: int, end: int) -> tuple
     found = []
     for segment in segments:
         aborted = segment.aborted
-        for place in range(bisect_left(aborted, offset, key=_MARKER_OFFSET), len(aborted)):
+        for place in range(bisect_left(aborted, offset, key=MARKER_OFFSET), len(aborted)):
             transaction = aborted[place]
             if transaction.first_offset < end:
                 found.append(transaction)
