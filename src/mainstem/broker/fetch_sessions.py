@@ -17,7 +17,7 @@ from uuid import UUID
 
 import msgspec
 
-from mainstem.core import Clock
+from mainstem.core import LONGEST_TOPIC_NAME, Clock
 from mainstem.wire.errors import Code, RequestError
 
 NO_SESSION: Final = 0
@@ -26,8 +26,6 @@ INITIAL_EPOCH: Final = 0
 EVICT_AFTER_SECONDS: Final = 120.0
 PARTITIONS_PER_SLOT: Final = 200
 """On average: 1,000 slots are 80 MB at most. One session may have more, as long as all together do not."""
-_MOST_NAME: Final = 249
-"""Characters of a topic's name."""
 _INT32_MAX: Final = 2**31 - 1
 
 PartitionKey = tuple[str | UUID | None, int]
@@ -147,7 +145,7 @@ class FetchSessions:
         self._partitions += added
         if not _are_names(changed) or (added > 0 and self._partitions > self._most_partitions):
             self.close(session_id)
-            room = f"{self._most_partitions} partitions, and names of {_MOST_NAME} characters"
+            room = f"{self._most_partitions} partitions, and names of {LONGEST_TOPIC_NAME} characters"
             raise RequestError(
                 Code.fetch_session_id_not_found,
                 f"fetch sessions have room for {room}: session {session_id} is closed",
@@ -157,4 +155,4 @@ class FetchSessions:
 
 def _are_names(partitions: Iterable[FetchPartition]) -> bool:
     """Whether they may be topics' names: what a session keeps is to be small, also of topics that are not there."""
-    return all(not isinstance(each.topic, str) or len(each.topic) <= _MOST_NAME for each in partitions)
+    return all(not isinstance(each.topic, str) or len(each.topic) <= LONGEST_TOPIC_NAME for each in partitions)

@@ -3,9 +3,10 @@
 from mainstem.core.backoff import Backoff
 from mainstem.core.clock import Clock, ManualClock, SystemClock
 from mainstem.core.errors import CorruptData, MainstemError, Retriable, Superseded, UserError
-from mainstem.core.types import TopicPartition, is_topic_name
+from mainstem.core.types import LONGEST_TOPIC_NAME, TopicPartition, is_topic_name
 
 __all__ = [
+    "LONGEST_TOPIC_NAME",
     "Backoff",
     "Clock",
     "CorruptData",

@@ -219,9 +219,9 @@ class ClassicGroup(Group):
         elif request.instance_id is None:
             self._join_dynamic(request, reply, step)
         elif self.members.holder(request.instance_id) is not None:
-            self._replace_static(request, reply, step)
+            self._replace_static(_member_id(request.instance_id), request, reply, step)
         else:
-            self._add(_member_id(str(request.instance_id)), request, reply, step)
+            self._add(_member_id(request.instance_id), request, reply, step)
 
     def _has_room_for(self, member_id: str) -> bool:
         member, size = self.members.get(member_id), self._config.max_size
@@ -275,10 +275,10 @@ class ClassicGroup(Group):
         member.join_reply = reply
         self._rebalance_or_complete(step)
 
-    def _replace_static(self, request: JoinRequest, reply: JoinReply, step: Step) -> None:
+    def _replace_static(self, member_id: str, request: JoinRequest, reply: JoinReply, step: Step) -> None:
         """A static member is back without its id: a restart. It takes its old place; the old process is fenced."""
         told_leader = self.members.leader or ""
-        member = Member(_member_id(str(request.instance_id)), request)
+        member = Member(member_id, request)
         old = self.members.take_over(member)
         self._answer_join(old, JoinAnswer(error=Code.fenced_instance_id, member_id=old.member_id), step)
         self._answer_sync(old, SyncAnswer(error=Code.fenced_instance_id), step)
