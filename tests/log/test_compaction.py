@@ -709,7 +709,7 @@ def test_readers_and_writers_go_on_meanwhile(tmp_path):
                 while not done.is_set():
                     found = await topic.records()
                     assert {key for _, key, _ in found} == {b"%d" % n for n in range(7)}
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(0.001)  # the writer's thread needs the interpreter, too
 
             async def write():
                 while not done.is_set():

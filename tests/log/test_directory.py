@@ -436,6 +436,27 @@ def test_the_end_of_the_log_waits_for_a_compaction_that_runs(tmp_path, monkeypat
     run(test())
 
 
+def test_two_compactions_never_run_at_once(tmp_path, monkeypatch):
+    """The second took away what the first was about to put in its place, and the log was offline."""
+    config = LogConfig(read_threads=1, sync_threads=1, housekeeping_interval_ms=10)
+
+    async def test():
+        compaction = HeldCompaction(monkeypatch)
+        log = await open_log(tmp_path, config=config)
+        await log.create_partition(TP, TOPIC_ID, TopicConfig(cleanup_policy="compact"))
+        async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+            await compaction.begun.wait()
+            asked = group.create_task(log.housekeep())
+            await asyncio.sleep(0.05)
+            assert len(compaction.partitions) == 1
+            compaction.may_end.set()
+            await asked
+        assert len(compaction.partitions) > 1
+        await log.close()
+
+    run(test())
+
+
 def test_housekeeping_of_many_partitions_lets_others_have_their_turns(tmp_path):
     async def test():
         log = await open_log(tmp_path)

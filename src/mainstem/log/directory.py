@@ -278,9 +278,13 @@ class LogDirectory:
         if self.error is not None or self._stop.is_set():
             return
         if self._compaction is None:  # it may take hours: retention does not wait for it, only it for retention
-            self._compaction = asyncio.create_task(self._compact())  # noqa: TID251 - see above
-            self._compaction.add_done_callback(self._end_compaction)
+            self._start_compaction()
         self._plan_housekeeping()
+
+    def _start_compaction(self) -> "asyncio.Task[None]":
+        self._compaction = asyncio.create_task(self._compact())  # noqa: TID251 - see above
+        self._compaction.add_done_callback(self._end_compaction)
+        return self._compaction
 
     def _end_compaction(self, task: "asyncio.Task[None]") -> None:
         self._compaction = None
@@ -296,7 +300,9 @@ class LogDirectory:
         Retention of all comes first: it makes the room that a checkpoint needs, for which compaction may have to wait.
         """
         await self._expire()
-        await self._compact()
+        while self._compaction is not None:  # two at once would write the same files
+            await asyncio.wait([self._compaction])
+        await self._start_compaction()
 
     async def _expire(self) -> None:
         """Records by retention, producers that are silent."""
