@@ -20,7 +20,7 @@ import uvloop
 from mainstem.broker.node import serving
 from mainstem.core.logging import configure
 from mainstem.core.process import die_with_parent
-from mainstem.log import SystemDisk
+from mainstem.log import SWITCH_SECONDS, SystemDisk
 from mainstem.standalone.log_process import log_settings
 
 
@@ -67,6 +67,7 @@ async def serve(data: Path, listen: str, seconds: float) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     broker_config, log_config = log_settings(listen, None, os.environ)
     async with serving(data, broker_config, log_config, disk=SlowDisk(seconds)):
+        sys.setswitchinterval(SWITCH_SECONDS)
         await stop.wait()
 
 

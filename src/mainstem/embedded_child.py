@@ -21,7 +21,7 @@ from mainstem.core.address import format_address
 from mainstem.core.logging import configure
 from mainstem.core.prepared import prepared
 from mainstem.core.process import PARENT, die_with_parent, start_child
-from mainstem.log import LogConfig
+from mainstem.log import SWITCH_SECONDS, LogConfig
 
 _STOP_SECONDS = 30
 
@@ -116,6 +116,7 @@ async def _serve(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with serving(Path(settings.data), settings.broker, settings.log) as broker:
+        sys.setswitchinterval(SWITCH_SECONDS)
         _tell(Started(broker.host, broker.port))
         await stop.wait()
 

@@ -6,6 +6,7 @@ import pytest
 
 from mainstem.core import UserError
 from mainstem.core.config import BadSetting
+from mainstem.log import SWITCH_SECONDS
 from mainstem.standalone.log_process import log_directory, log_settings
 
 
@@ -78,3 +79,14 @@ def test_what_a_log_never_uses_is_not_imported():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert json.loads(done.stdout) == []
+
+
+def test_the_writer_gets_the_interpreter_from_a_busy_loop(tmp_path):
+    script = (
+        "import os, signal, sys\nfrom pathlib import Path\nfrom mainstem.standalone.log_process import run_log\n"
+        "def ready(_):\n    Path(sys.argv[2]).write_text(str(sys.getswitchinterval()))\n    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "run_log(Path(sys.argv[1]), '127.0.0.1:0', None, on_ready=ready)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "data"), str(tmp_path / "seconds")]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    assert float((tmp_path / "seconds").read_text()) == SWITCH_SECONDS

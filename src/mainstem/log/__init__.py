@@ -25,8 +25,10 @@ from mainstem.log.index import AbortedTransaction
 from mainstem.log.partition import PartitionLog, ReadResult
 from mainstem.log.producers import Producer
 from mainstem.log.reading import OffsetAndTimestamp
+from mainstem.log.threads import SWITCH_SECONDS
 
 __all__ = [
+    "SWITCH_SECONDS",
     "AbortedTransaction",
     "AppendResult",
     "BatchTooLarge",

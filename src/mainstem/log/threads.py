@@ -6,7 +6,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import Final, TypeVar
+
+SWITCH_SECONDS: Final = 0.0001
+"""`sys.setswitchinterval` of a process that is all a log's. A busy event loop lets go of the interpreter in each system
+call and has it again before a thread that waits for it is awake; who waits asks for it only when nobody has had it for
+so long. With Python's 5 ms the writer's thread may wait for a second.
+"""
 
 T = TypeVar("T")
 

@@ -96,12 +96,14 @@ async def _serve(
     data: Path, broker_config: "BrokerConfig", log_config: "LogConfig", on_ready: Callable[[str], None]
 ) -> "StorageError | None":
     from mainstem.broker.node import serving
+    from mainstem.log import SWITCH_SECONDS
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with serving(data, broker_config, log_config) as broker:
+        sys.setswitchinterval(SWITCH_SECONDS)
         gc.freeze()  # what was imported stays; what requests leave behind is young and goes at once
         gc.set_threshold(10_000, 20, 50)
         on_ready(format_address(broker.host, broker.port))
