@@ -34,13 +34,13 @@ class ColdFile(SystemFile):
     def read_cached(self, buffer: memoryview, position: int) -> int:
         return super().read_cached(buffer, position) if self.disk.share == 1 else -1
 
-    def read_around_cache(self, buffer: memoryview, position: int) -> int:
+    def read_around_cache(self, buffer: memoryview, position: int, block: int) -> int:
         if self.disk.fails:
             raise OSError(5, "no")
         self.disk.reads.append(position)
-        return super().read_around_cache(buffer, position)
+        return super().read_around_cache(buffer, position, block)
 
-    def _read_directly(self, buffer: memoryview, position: int) -> int:
-        found = super()._read_directly(buffer, position) if self.disk.has_direct else 0
+    def _read_directly(self, buffer: memoryview, position: int, block: int) -> int:
+        found = super()._read_directly(buffer, position, block) if self.disk.has_direct else 0
         self.disk.direct += found > 0
         return found

@@ -324,7 +324,7 @@ class SimulatedFile:
     def send(self, descriptor: int, size: int, position: int) -> int:
         return -1
 
-    def read_around_cache(self, buffer: memoryview, position: int) -> int:
+    def read_around_cache(self, buffer: memoryview, position: int, block: int) -> int:
         return self.read_cached(buffer, position)
 
     def read_cached(self, buffer: memoryview, position: int) -> int:

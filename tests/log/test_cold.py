@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from mainstem.log import StorageError, TopicConfig, cold, window
+from mainstem.log import StorageError, TopicConfig, cold, span_memory, window
 from mainstem.records import iter_headers
 from tests.log.cold_disk import ColdDisk
 from tests.log.support import batch, joined, run, with_partition
@@ -251,3 +251,45 @@ def test_what_is_mostly_in_the_page_cache_is_read_through_it(tmp_path, share):
         assert not disk.reads
 
     run(with_partition(tmp_path, test, disk=disk))
+
+
+async def to_send(partition, at):
+    return await partition.read_to_send(at, 20_000, enough=20_000, committed_only=False, at_least_one=True)
+
+
+@pytest.mark.parametrize("is_scarce", [False, True], ids=["enough memory", "little memory"])
+def test_what_is_to_be_sent_lies_where_it_was_read_while_there_is_memory_for_that(tmp_path, monkeypatch, is_scarce):
+    if is_scarce:
+        monkeypatch.setattr(span_memory, "_FOR_READS", span_memory._MOST + 1)
+
+    async def test(partition):
+        await filled(partition)
+        at, pieces = 0, []
+        while at < COUNT:
+            found = await to_send(partition, at)
+            pieces += found.pieces
+            at = offsets(found)[-1] + 1
+        assert {type(piece) for piece in pieces[:-1]} == ({bytes} if is_scarce else {memoryview})
+        assert b"".join(pieces) == joined(await partition.read(0, 10**7)), "what came later has not gone over it"
+
+    run(with_partition(tmp_path, test, disk=ColdDisk()))
+
+
+def test_memory_is_let_go_of_when_nobody_reads(tmp_path, monkeypatch):
+    monkeypatch.setattr(cold, "_IDLE_SECONDS", 0.2)
+
+    async def test(partition):
+        await filled(partition)
+        spans = partition.shared.cold._spans
+
+        def held():
+            return [each for each in spans._there if each is not None]
+
+        for at in (0, await read_in_order(partition, 4)):
+            await to_send(partition, at)
+            async with asyncio.timeout(20):
+                while held() or ahead_of(partition):
+                    await asyncio.sleep(0.05)
+            assert len(spans._there) == span_memory._MOST, "all came back"
+
+    run(with_partition(tmp_path, test, disk=ColdDisk()))

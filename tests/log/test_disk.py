@@ -157,6 +157,9 @@ def test_the_simulated_disk_loses_what_was_not_synced(tmp_path):
     assert torn.read_file(tmp_path / "file")[4_096:5_000] == b"b" * 904
 
 
+BLOCK = 2**19
+
+
 def aligned(size):
     return memoryview(mmap.mmap(-1, size))
 
@@ -166,11 +169,30 @@ def test_a_read_around_the_cache_gives_the_same(disk, tmp_path):
     content = os.urandom(10_000)
     file.write([content], 0)
     buffer = aligned(8_192)
-    assert file.read_around_cache(buffer, 0) == 8_192
+    assert file.read_around_cache(buffer, 0, BLOCK) == 8_192
     assert buffer == content[:8_192]
     disk.unlink(tmp_path / "f")
-    assert file.read_around_cache(buffer, 8_192) == 10_000 - 8_192
+    assert file.read_around_cache(buffer, 8_192, BLOCK) == 10_000 - 8_192
     assert buffer[: 10_000 - 8_192] == content[8_192:]
+
+
+def test_a_read_around_the_cache_is_made_a_block_at_a_time(tmp_path, monkeypatch):
+    content = os.urandom(40_000)
+    (tmp_path / "f").write_bytes(content)
+    system_preadv, system_open, calls = os.preadv, os.open, []
+
+    def preadv(descriptor, buffers, position):
+        calls.append((position, len(buffers[0])))
+        return system_preadv(descriptor, buffers, position)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    monkeypatch.setattr(os, "open", lambda path, flags, *mode: system_open(path, flags & ~os.O_DIRECT, *mode))
+    file, buffer = SystemDisk().open(tmp_path / "f"), aligned(40_960)
+    assert file.read_around_cache(buffer[:24_576], 4_096, 8_192) == 24_576
+    assert buffer[:24_576] == content[4_096:][:24_576]
+    assert calls == [(4_096, 4_096), (8_192, 8_192), (16_384, 8_192), (24_576, 4_096)]
+    assert file.read_around_cache(buffer, 0, 8_192) == 40_000
+    assert buffer[:40_000] == content
 
 
 @pytest.mark.parametrize("error", [errno.EINVAL, errno.ENOENT, errno.EMFILE])
@@ -187,9 +209,9 @@ def test_a_file_system_that_only_reads_through_the_cache(tmp_path, monkeypatch, 
     monkeypatch.setattr(os, "open", without)
     if error == errno.EMFILE:
         with pytest.raises(OSError, match="Too many open files"):
-            file.read_around_cache(buffer, 0)
+            file.read_around_cache(buffer, 0, BLOCK)
     else:
-        assert file.read_around_cache(buffer, 0) == 7
+        assert file.read_around_cache(buffer, 0, BLOCK) == 7
         assert buffer[:7] == b"content"
 
 
@@ -210,7 +232,7 @@ def test_a_read_around_the_cache_that_the_file_system_does_not_do_whole(tmp_path
 
     monkeypatch.setattr(os, "preadv", preadv)
     buffer = aligned(16_384)
-    assert file.read_around_cache(buffer, 0) == 16_384
+    assert file.read_around_cache(buffer, 0, BLOCK) == 16_384
     assert buffer == content[:16_384]
 
 

@@ -508,9 +508,9 @@ class ColdFile(SystemFile):
         self.readers.add(threading.get_ident())
         return super().read(size, position)
 
-    def read_around_cache(self, buffer, position):
+    def read_around_cache(self, buffer, position, block):
         self.readers.add(threading.get_ident())
-        return super().read_around_cache(buffer, position)
+        return super().read_around_cache(buffer, position, block)
 
 
 def test_what_is_not_in_the_page_cache_is_read_in_a_thread(tmp_path):

@@ -9,10 +9,16 @@ from hypothesis import given, settings
 
 from mainstem.log import SystemDisk
 from mainstem.log import window as module
+from mainstem.log.span_memory import SpanMemory
 from mainstem.log.window import Window
 from tests.support.properties import examples
 
 BLOCK = 3 * 4096
+HEAD = 2 * 4096
+
+
+def window_of(blocks, *, ahead):
+    return Window(blocks, SpanMemory(HEAD, 3 * BLOCK), ahead=ahead)
 
 
 @pytest.fixture(autouse=True)
@@ -25,17 +31,15 @@ def small_blocks(monkeypatch):
     reads=st.lists(st.tuples(st.integers(0, 5_000), st.integers(1, 4 * BLOCK), st.booleans()), max_size=20),
     until=st.integers(0, 12 * BLOCK),
     ahead=st.booleans(),
-    kept=st.sampled_from([BLOCK, 2**22]),
 )
 @settings(max_examples=examples(60))
-def test_a_window_shows_what_is_in_the_file(size, reads, until, ahead, kept):
+def test_a_window_shows_what_is_in_the_file(size, reads, until, ahead):
     """In order, with steps back and forth, over the end of what may be read, and where the file ends before that."""
     content = os.urandom(size)
-    with TemporaryDirectory() as directory, ThreadPoolExecutor(1) as blocks, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_KEPT", kept)
+    with TemporaryDirectory() as directory, ThreadPoolExecutor(1) as blocks:
         path = Path(directory) / "f"
         path.write_bytes(content)
-        file, window, position = SystemDisk().open(path), Window(blocks, ahead=ahead), 0
+        file, window, position = SystemDisk().open(path), window_of(blocks, ahead=ahead), 0
         for back, count, jumps in reads:
             position = back * 7 if jumps else max(0, position - back)
             found = bytes(window.read(file, count, position, until))
@@ -48,19 +52,33 @@ def test_what_comes_next_is_read_while_somebody_looks_at_the_last(tmp_path):
         def __init__(self):
             self.starts = []
 
-        def read_around_cache(self, buffer, position):
-            self.starts.append(position)
+        def read_around_cache(self, buffer, position, block):
+            self.starts += range(position, position + len(buffer), block)
             return len(buffer)
 
     file = Seen()
     with ThreadPoolExecutor(1) as blocks:
-        window = Window(blocks, ahead=True)
+        window = window_of(blocks, ahead=True)
         window.read(file, BLOCK, 0, 100 * BLOCK)
         blocks.submit(lambda: None).result()
-        assert file.starts == [0, BLOCK, 2 * BLOCK, 3 * BLOCK]
-        window.read(file, BLOCK, BLOCK, 100 * BLOCK)
+        assert file.starts == [number * BLOCK for number in range(9)], "the span, and two more"
+        window.read(file, 3 * BLOCK, BLOCK, 100 * BLOCK)
         blocks.submit(lambda: None).result()
-        assert file.starts == [number * BLOCK for number in range(5)], "each once"
+        assert file.starts == [number * BLOCK for number in range(12)], "each once"
+
+
+def test_what_was_found_stays_as_it_is_while_somebody_has_it(tmp_path):
+    content = os.urandom(40 * BLOCK)
+    (tmp_path / "f").write_bytes(content)
+    file = SystemDisk().open(tmp_path / "f")
+    with ThreadPoolExecutor(1) as blocks:
+        window, position, found = window_of(blocks, ahead=True), 0, []
+        while position < len(content):
+            part = window.read(file, BLOCK + 999, position, len(content))
+            found.append((position, part))
+            position += len(part)
+        for at, part in found:
+            assert part == content[at : at + len(part)]
 
 
 def test_what_was_read_ahead_of_one_file_is_not_taken_for_anothers(tmp_path):
@@ -69,7 +87,7 @@ def test_what_was_read_ahead_of_one_file_is_not_taken_for_anothers(tmp_path):
         (tmp_path / letter.decode()).write_bytes(letter * 8 * BLOCK)
         files.append(SystemDisk().open(tmp_path / letter.decode()))
     with ThreadPoolExecutor(1) as blocks:
-        window = Window(blocks, ahead=True)
+        window = window_of(blocks, ahead=True)
         assert bytes(window.read(files[0], BLOCK, 0, 8 * BLOCK)) == b"a" * BLOCK
         assert bytes(window.read(files[1], BLOCK, BLOCK, 8 * BLOCK)) == b"b" * BLOCK
 
@@ -79,7 +97,7 @@ def test_what_may_still_change_is_looked_at_again(tmp_path):
     path.write_bytes(b"a" * 5_000)
     file = SystemDisk().open(path)
     with ThreadPoolExecutor(1) as blocks:
-        window = Window(blocks, ahead=True)
+        window = window_of(blocks, ahead=True)
         assert bytes(window.read(file, 9_000, 0, 4_500)) == b"a" * 4_500
         file.write([b"b" * 500], 4_500)
         assert bytes(window.read(file, 500, 4_500, 5_000)) == b"b" * 500
@@ -89,7 +107,7 @@ def test_a_file_that_is_forgotten_is_closed(tmp_path):
     path = tmp_path / "to-be-deleted"
     path.write_bytes(b"a" * 5_000)
     with ThreadPoolExecutor(1) as blocks:
-        window = Window(blocks, ahead=False)
+        window = window_of(blocks, ahead=False)
         window.read(SystemDisk().open(path), 10, 0, 5_000)
         path.unlink()
 

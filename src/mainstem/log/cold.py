@@ -24,7 +24,7 @@ from mainstem.core import CorruptData
 from mainstem.log.reading import READ_STEP, Batches, Place, next_batches
 from mainstem.log.segment import Segment
 from mainstem.log.threads import FileThreads
-from mainstem.log.window import Window
+from mainstem.log.window import Window, span_memory
 
 LARGE_BYTES: Final = 2**18
 """Smaller reads go through the page cache: most of what the kernel reads ahead is of use to who reads so little."""
@@ -67,7 +67,8 @@ class ColdReads:
         self._followed: OrderedDict[tuple[Path, int], None] = OrderedDict()
         self._streams: OrderedDict[tuple[Segment, int], _Stream] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None
-        self._window = Window(self._blocks, ahead=False)
+        self._spans = span_memory()
+        self._window = Window(self._blocks, self._spans, ahead=False)
 
     def has_ready(self, segment: Segment, offset: int, most: int) -> bool:
         """Whether what comes at `offset` has been read already, and is no more than so much."""
@@ -101,13 +102,16 @@ class ColdReads:
         asked = partial(next_batches, place=place, offset=offset, limit=limit, most=most, at_least_one=at_least_one)
         if most < LARGE_BYTES or not around:
             file = segment.file
-            return await self._threads.run(lambda: _copied(asked(lambda at, size: memoryview(file.read(size, at)))))
+            return await self._threads.run(
+                lambda: self._lasting(asked(lambda position, size: memoryview(file.read(size, position))))
+            )
+        self._set_timer()
         found = await self._loop.run_in_executor(self._pool, partial(self._read_once, segment, place.end, asked))
         if found is not None and found.data:
             came_from, goes_on = (segment.path, offset), (segment.path, found.next_offset)
             if came_from in self._followed:
                 del self._followed[came_from]
-                self._begin(_Stream(Window(self._blocks, ahead=True), segment, found, limit, most))
+                self._begin(_Stream(Window(self._blocks, self._spans, ahead=True), segment, found, limit, most))
             else:
                 self._followed[goes_on] = None
                 if len(self._followed) > _FOLLOWED:
@@ -130,8 +134,7 @@ class ColdReads:
         self._streams[key] = stream
         while len(self._streams) > _STREAMS:
             self._drop(self._streams.popitem(last=False)[1])
-        if self._timer is None:
-            self._timer = self._loop.call_later(_IDLE_SECONDS, self._look_for_idle)
+        self._set_timer()
 
     async def _take(self, stream: _Stream, limit: int, most: int) -> Batches | None:
         """The next piece; None where there is none, or it is not for who asks now."""
@@ -166,7 +169,7 @@ class ColdReads:
         try:
             if not stream.over:
                 place, segment = stream.place, stream.segment
-                piece = _copied(
+                piece = self._lasting(
                     next_batches(
                         lambda position, size: stream.window.read(segment.file, size, position, place.end),
                         place,
@@ -198,24 +201,36 @@ class ColdReads:
     def _read_once(self, segment: Segment, until: int, asked: Callable[..., Batches | None]) -> Batches | None:
         """In the thread, for somebody who may not come back."""
         try:
-            return _copied(asked(lambda position, size: self._window.read(segment.file, size, position, until)))
+            return self._lasting(asked(lambda position, size: self._window.read(segment.file, size, position, until)))
         finally:
             self._window.forget()
+
+    def _lasting(self, found: Batches | None) -> Batches | None:
+        """A large part is sent from where it lies; nobody keeps a span for a small one."""
+        if found is None or (len(found.data) >= LARGE_BYTES and not self._spans.is_scarce):
+            return found
+        return msgspec.structs.replace(found, data=bytes(found.data))
 
     def _drop(self, stream: _Stream) -> None:
         with stream.lock:
             stream.over = True
             stream.pieces.clear()
 
+    def _set_timer(self) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(_IDLE_SECONDS, self._look_for_idle)
+
     def _look_for_idle(self) -> None:
-        """Segments that were deleted are held open by who reads them."""
+        """Segments that were deleted are held open by who reads them; memory is wanted elsewhere."""
         self._timer = None
         since = self._loop.time() - _IDLE_SECONDS
         for key, stream in list(self._streams.items()):
             if stream.segment.retired or stream.used_at <= since:
                 self._drop(self._streams.pop(key))
         if self._streams:
-            self._timer = self._loop.call_later(_IDLE_SECONDS, self._look_for_idle)
+            self._set_timer()
+        else:
+            self._pool.submit(self._spans.trim)
 
     def close(self) -> None:
         """Wait for what is being read, and let go of the thread."""
@@ -227,8 +242,3 @@ class ColdReads:
         self._followed.clear()
         self._pool.shutdown()
         self._blocks.shutdown()
-
-
-def _copied(found: Batches | None) -> Batches | None:
-    """The memory that something was read into is used again."""
-    return None if found is None else msgspec.structs.replace(found, data=bytes(found.data))

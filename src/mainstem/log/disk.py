@@ -54,9 +54,10 @@ class File(Protocol):
         """
         ...
 
-    def read_around_cache(self, buffer: memoryview, position: int) -> int:
+    def read_around_cache(self, buffer: memoryview, position: int, block: int) -> int:
         """Read into `buffer`; the number of bytes, fewer only at the end of the file. Where that can be, the system
-        keeps nothing of it and reads nothing ahead: position, size and memory are multiples of 4 KB for that.
+        keeps nothing of it and reads nothing ahead, and the disk has one block at a time to do, which ends at a
+        multiple of its size: position, sizes and memory are multiples of 4 KB for that.
         """
         ...
 
@@ -189,18 +190,18 @@ class SystemFile:
         except (AttributeError, OSError):  # full, gone, or no such call here: what is left is read and written
             return -1
 
-    def read_around_cache(self, buffer: memoryview, position: int) -> int:
-        found = self._read_directly(buffer, position)
+    def read_around_cache(self, buffer: memoryview, position: int, block: int) -> int:
+        found = self._read_directly(buffer, position, block)
         while found < len(buffer) and (more := os.preadv(self._descriptor, [buffer[found:]], position + found)):
             found += more
         return found
 
-    def _read_directly(self, buffer: memoryview, position: int) -> int:
+    def _read_directly(self, buffer: memoryview, position: int, block: int) -> int:
         """So much as can be; nothing where the system, or the file system, has no such reads."""
         try:
             direct = os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
             try:
-                return os.preadv(direct, [buffer], position)
+                return _read_blocks(direct, buffer, position, block)
             finally:
                 os.close(direct)
         except AttributeError:
@@ -272,6 +273,18 @@ class SystemDisk:
 
     def sync_directory(self, path: Path) -> None:
         files.sync_directory(path)
+
+
+def _read_blocks(descriptor: int, buffer: memoryview, position: int, block: int) -> int:
+    """The number of bytes, up to the first block that is not whole."""
+    found = 0
+    while found < len(buffer):
+        size = min(block - (position + found) % block, len(buffer) - found)
+        count = os.preadv(descriptor, [buffer[found : found + size]], position + found)
+        found += count
+        if count < size:
+            break
+    return found
 
 
 def _steps(pieces: list[Buffer]) -> Iterator[list[Buffer]]:

@@ -28,7 +28,6 @@ from mainstem.log.cold import ColdReads
 from mainstem.log.config import TopicConfig
 from mainstem.log.epochs import LeaderEpochs
 from mainstem.log.errors import InvalidRecord, OffsetOutOfRange, StorageError
-from mainstem.log.file_slice import FileSlice
 from mainstem.log.flushing import Flushing
 from mainstem.log.index import AbortedTransaction
 from mainstem.log.look_ups import LookUps
@@ -44,7 +43,7 @@ from mainstem.log.writer import Writer
 from mainstem.records import BatchHeader, Marker, build_marker, iter_headers
 from mainstem.records.batch import BEFORE_LENGTH_COUNTS, PREFIX, decode_header
 
-PieceT = TypeVar("PieceT", bytes, bytes | FileSlice)
+PieceT = TypeVar("PieceT", bytes, Piece)
 
 log = get_logger()
 
@@ -504,7 +503,9 @@ class PartitionLog:
     async def read_to_send(
         self, offset: int, max_bytes: int, *, enough: int, committed_only: bool, at_least_one: bool
     ) -> ReadResult[Piece]:
-        """`read`, where what is known to be right and in the page cache need not come into memory."""
+        """`read`, where what is known to be right and in the page cache need not come into memory, and what comes from
+        the disk lies in memory that is lent: who keeps it for long keeps more than it says.
+        """
         return await self._read(
             offset, max_bytes, enough, committed_only=committed_only, at_least_one=at_least_one, slices=True
         )

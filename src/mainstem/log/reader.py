@@ -45,7 +45,7 @@ from mainstem.records import HEADER, Span, decode_span
 
 log = get_logger()
 
-Piece = bytes | FileSlice
+Piece = bytes | memoryview | FileSlice
 
 _WANTING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR)
 _READ_MOST = 16 * 2**20  # bytes of one read, whatever was asked; the reader comes back for more
@@ -135,7 +135,8 @@ class Reader:
 
         At most `max_bytes` of them, with `at_least_one` the first one whatever its size. What has to come from the disk
         is not waited for once there are `enough` bytes. With `slices` large pieces that this process has appended
-        lately, and that are in the page cache, are not read.
+        lately, and that are in the page cache, are not read; and those that come from the disk are views of memory
+        that is used again when they are gone.
 
         Raises:
             OffsetOutOfRange: what begins at `offset` was deleted meanwhile.
@@ -258,7 +259,7 @@ class Reader:
         try:
             cached = partial(self._read_cached, segment.file)
             found = next_batches(cached, place, offset, limit, most, at_least_one=at_least_one)
-            data = b"" if found is None else bytes(found.data)  # the buffer is everybody's
+            data: bytes | memoryview = b"" if found is None else bytes(found.data)  # the buffer is everybody's
         except _NotCached as missing:
             segment.trust.end(segment.size)  # the system may read more from the disk than is checked
             if not waits and not self._cold.has_ready(segment, offset, most):
@@ -268,7 +269,7 @@ class Reader:
                 segment, place, offset, limit, most, at_least_one=at_least_one, around=missing.mostly
             )
             segment.trust.end(segment.size)  # as above, of what was appended meanwhile
-            data = b"" if found is None else bytes(found.data)
+            data = b"" if found is None else found.data if slices else bytes(found.data)
         return None if found is None else _Found(data, found.next_offset, found.after, found.is_full)
 
     def _behind_indexed(self, segment: Segment, place: Place) -> Place:
