@@ -25,6 +25,7 @@ from bench.clients import consume_all, produce_all
 from bench.report import Report
 from bench.servers import (
     DELETED_AT_ONCE,
+    MEMORY_IS_TAKEN_BACK_SECONDS,
     NAMES,
     Server,
     both,
@@ -40,7 +41,6 @@ from bench.servers import (
 )
 from tests.support import kafka_tools
 
-_MEMORY_IS_TAKEN_BACK = 5  # seconds
 _NO_PAUSE = {"fetch_queue_backoff_ms": 1}  # else the consumer's pause, a second at 100,000 queued records, is measured
 
 
@@ -58,7 +58,7 @@ def measure_starts(directory: Path, rounds: int, heap_mb: int) -> dict[str, list
 
 def _forget(server: Server, topic: str) -> None:
     delete_topic(server, topic)
-    time.sleep(_MEMORY_IS_TAKEN_BACK)
+    time.sleep(MEMORY_IS_TAKEN_BACK_SECONDS)
     settle()
 
 

@@ -29,7 +29,14 @@ from pathlib import Path
 
 from bench.clients import consume_all, fetch_all, produce_all, produce_at_rate
 from bench.report import Report
-from bench.servers import create_topic, mainstem_command, mainstem_server, options_of, table
+from bench.servers import (
+    MEMORY_IS_TAKEN_BACK_SECONDS,
+    create_topic,
+    mainstem_command,
+    mainstem_server,
+    options_of,
+    table,
+)
 from bench.waits import Waits
 
 
@@ -142,10 +149,13 @@ def main() -> None:
             for number in range(1, options.rounds + 1):
                 drop_pages(paths)
                 disk = read_rate(paths)
+                drop_pages(paths)
+                time.sleep(MEMORY_IS_TAKEN_BACK_SECONDS)
                 server.add("the disk, read in sequence (MB/s)", disk / 1e6)
                 alone_or_not("alone", None, options.alone_seconds)
                 for who, read in readers.items():
                     drop_pages(paths)
+                    time.sleep(MEMORY_IS_TAKEN_BACK_SECONDS)
                     stayed, over = cached_share(paths), threading.Event()
                     thread = threading.Thread(target=alone_or_not, args=(f"{who}'s replay", over, 3600))
                     thread.start()

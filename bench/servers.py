@@ -45,6 +45,11 @@ KAFKA_DEFAULTS = {
 DELETED_AT_ONCE = {"log.segment.delete.delay.ms": "0"}
 """A topic's files go with the topic, as ours do: a minute later, they would go in the other's time."""
 
+MEMORY_IS_TAKEN_BACK_SECONDS = 5
+"""After so long a hypervisor has what was freed. It is told of that after two seconds, and then all may stand still for
+20 to 30 ms at a time.
+"""
+
 _PRODUCED = re.compile(
     r"(\d+) (?:steady state )?records sent, ([\d.]+) records/sec \(([\d.]+) MB/sec\), ([\d.]+) ms avg latency, ([\d.]+) ms max latency, "
     r"(\d+) ms 50th, (\d+) ms 95th, (\d+) ms 99th, (\d+) ms 99.9th"

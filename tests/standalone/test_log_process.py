@@ -89,4 +89,4 @@ def test_the_writer_gets_the_interpreter_from_a_busy_loop(tmp_path):
     )
     command = [sys.executable, "-c", script, str(tmp_path / "data"), str(tmp_path / "seconds")]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
-    assert float((tmp_path / "seconds").read_text()) == SWITCH_SECONDS
+    assert float((tmp_path / "seconds").read_text()) == pytest.approx(SWITCH_SECONDS)
