@@ -25,11 +25,22 @@ import psutil
 from bench.clients import produce_all, produce_at_rate
 from bench.probe import probing
 from bench.report import Report
-from bench.servers import Server, both, create_topic, delete_topic, options_of, set_topic, table
+from bench.servers import (
+    DELETED_AT_ONCE,
+    MEMORY_IS_TAKEN_BACK_SECONDS,
+    Server,
+    both,
+    create_topic,
+    delete_topic,
+    options_of,
+    set_topic,
+    settle,
+    table,
+)
 from bench.waits import Waits
 
 OURS = {"MAINSTEM_LOG__HOUSEKEEPING_INTERVAL_MS": "1000"}
-KAFKAS = {"log.cleaner.backoff.ms": "1000"}
+KAFKAS = {"log.cleaner.backoff.ms": "1000", **DELETED_AT_ONCE}
 
 
 def keyed(keys: int, size: int) -> Callable[[int, int], list[dict[str, Any]]]:
@@ -120,6 +131,7 @@ def measure(server: Server, number: int, options: Any, report: Report) -> None:
     create_topic(server, beside)
     values = keyed(options.keys, options.size)
     produce_all(server.bootstrap, topic, options.records, options.size, values=values)
+    settle()
     with watched(server, beside, options.rate, "nothing else"):
         time.sleep(options.alone_seconds)
     before = size_of(partition_files(server, topic))
@@ -146,6 +158,8 @@ def measure(server: Server, number: int, options: Any, report: Report) -> None:
     report.say(f"round {number}, {server.name}: {seconds:.1f} s, {before / 1e6:,.0f} MB to {after / 1e6:,.0f} MB")
     delete_topic(server, topic)
     delete_topic(server, beside)
+    time.sleep(MEMORY_IS_TAKEN_BACK_SECONDS)
+    settle()
 
 
 def main() -> None:
