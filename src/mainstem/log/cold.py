@@ -230,7 +230,8 @@ class ColdReads:
         if self._streams:
             self._set_timer()
         else:
-            self._pool.submit(self._spans.trim)
+            with suppress(RuntimeError):  # the log is closed
+                self._pool.submit(self._spans.trim)
 
     def close(self) -> None:
         """Wait for what is being read, and let go of the thread."""
