@@ -27,11 +27,10 @@ from bench.probe import probing
 from bench.report import Report
 from bench.servers import (
     DELETED_AT_ONCE,
-    MEMORY_IS_TAKEN_BACK_SECONDS,
     Server,
     both,
     create_topic,
-    delete_topic,
+    forget,
     options_of,
     set_topic,
     settle,
@@ -156,10 +155,7 @@ def measure(server: Server, number: int, options: Any, report: Report) -> None:
         lines = server.said.read_bytes()[said:].decode(errors="replace").splitlines()
         report.keep(f"{server.name}: what its cleaner said", "\n".join(line for line in lines if "lean" in line))
     report.say(f"round {number}, {server.name}: {seconds:.1f} s, {before / 1e6:,.0f} MB to {after / 1e6:,.0f} MB")
-    delete_topic(server, topic)
-    delete_topic(server, beside)
-    time.sleep(MEMORY_IS_TAKEN_BACK_SECONDS)
-    settle()
+    forget(server, topic, beside)
 
 
 def main() -> None:

@@ -18,25 +18,22 @@ that each step would write into the memory of whichever other one has just ended
 
 import shutil
 import tempfile
-import time
 from pathlib import Path
 
 from bench.clients import consume_all, produce_all
 from bench.report import Report
 from bench.servers import (
     DELETED_AT_ONCE,
-    MEMORY_IS_TAKEN_BACK_SECONDS,
     NAMES,
     Server,
     both,
     consume,
     create_topic,
-    delete_topic,
+    forget,
     kafka_server,
     mainstem_server,
     options_of,
     produce,
-    settle,
     table,
 )
 from tests.support import kafka_tools
@@ -56,19 +53,13 @@ def measure_starts(directory: Path, rounds: int, heap_mb: int) -> dict[str, list
     return starts
 
 
-def _forget(server: Server, topic: str) -> None:
-    delete_topic(server, topic)
-    time.sleep(MEMORY_IS_TAKEN_BACK_SECONDS)
-    settle()
-
-
 def measure_tools(server: Server, size: int, records: int, number: int, report: Report) -> dict[str, float]:
     """One JVM that produces, then one that consumes."""
     topic = f"tools-{size}-{number}"
     create_topic(server, topic)
     produced = produce(server, topic, records, size, -1, report, warm_up=records // 4)
     consumed = consume(server, topic, records, report)
-    _forget(server, topic)
+    forget(server, topic)
     return {
         f"perf-test, {size} B: produce (records/s)": float(produced[2]),
         f"perf-test, {size} B: consume (records/s)": consumed,
@@ -81,7 +72,7 @@ def measure_handles(server: Server, size: int, records: int, number: int, handle
     create_topic(server, topic, handles)
     produced = produce_all(server.bootstrap, topic, records, size, handles=handles, partitions=handles)
     count, _, seconds = consume_all(server.bootstrap, topic, handles=handles, partitions=handles, **_NO_PAUSE)
-    _forget(server, topic)
+    forget(server, topic)
     return {f"{who}: produce (records/s)": produced, f"{who}: consume (records/s)": count / seconds}
 
 

@@ -58,7 +58,7 @@ def limited(scope: list[str] | None, memory_mb: int) -> list[str]:
 
 
 def drop_pages(paths: list[Path]) -> None:
-    """From the page cache: what is dirty is written first, else it would stay."""
+    """From the page cache: what is dirty is written first, else it would stay. On return nobody is held up by it."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -66,6 +66,7 @@ def drop_pages(paths: list[Path]) -> None:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)
+    time.sleep(MEMORY_IS_TAKEN_BACK_SECONDS)
 
 
 def cached_share(paths: list[Path]) -> float:
@@ -149,13 +150,10 @@ def main() -> None:
             for number in range(1, options.rounds + 1):
                 drop_pages(paths)
                 disk = read_rate(paths)
-                drop_pages(paths)
-                time.sleep(MEMORY_IS_TAKEN_BACK_SECONDS)
                 server.add("the disk, read in sequence (MB/s)", disk / 1e6)
                 alone_or_not("alone", None, options.alone_seconds)
                 for who, read in readers.items():
                     drop_pages(paths)
-                    time.sleep(MEMORY_IS_TAKEN_BACK_SECONDS)
                     stayed, over = cached_share(paths), threading.Event()
                     thread = threading.Thread(target=alone_or_not, args=(f"{who}'s replay", over, 3600))
                     thread.start()

@@ -223,6 +223,14 @@ def delete_topic(server: Server, topic: str) -> None:
     admin.delete_topics([topic])[topic].result(30)
 
 
+def forget(server: Server, *topics: str) -> None:
+    """Delete them, so that whoever is measured next notices nothing of it."""
+    for topic in topics:
+        delete_topic(server, topic)
+    time.sleep(MEMORY_IS_TAKEN_BACK_SECONDS)
+    settle()
+
+
 def settle() -> None:
     """Bring to the disk what either has left in the page cache: else it goes there half a minute later, in the time of
     whoever is measured then, and a sync that meets it takes 30 to 60 ms.

@@ -5,6 +5,7 @@ import errno
 import os
 import threading
 import time
+from contextlib import asynccontextmanager
 from uuid import UUID
 
 import pytest
@@ -416,15 +417,20 @@ def test_retention_goes_on_while_a_compaction_runs(tmp_path, monkeypatch):
     run(test())
 
 
-def test_the_end_of_the_log_waits_for_a_compaction_that_runs(tmp_path, monkeypatch):
-    config = LogConfig(read_threads=1, sync_threads=1, housekeeping_interval_ms=10)
+@asynccontextmanager
+async def compacting(path, monkeypatch):
+    """A log that compacts at this moment, and a group for what is done meanwhile."""
+    compaction = HeldCompaction(monkeypatch)
+    log = await open_log(path, config=LogConfig(read_threads=1, sync_threads=1, housekeeping_interval_ms=10))
+    await log.create_partition(TP, TOPIC_ID, TopicConfig(cleanup_policy="compact"))
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        await compaction.begun.wait()
+        yield log, compaction, group
 
+
+def test_the_end_of_the_log_waits_for_a_compaction_that_runs(tmp_path, monkeypatch):
     async def test():
-        compaction = HeldCompaction(monkeypatch)
-        log = await open_log(tmp_path, config=config)
-        await log.create_partition(TP, TOPIC_ID, TopicConfig(cleanup_policy="compact"))
-        async with asyncio.timeout(10), asyncio.TaskGroup() as group:
-            await compaction.begun.wait()
+        async with compacting(tmp_path, monkeypatch) as (log, compaction, group):
             closing = group.create_task(log.close())
             await asyncio.sleep(0.05)  # some intervals of housekeeping
             assert not closing.done()
@@ -438,14 +444,9 @@ def test_the_end_of_the_log_waits_for_a_compaction_that_runs(tmp_path, monkeypat
 
 def test_two_compactions_never_run_at_once(tmp_path, monkeypatch):
     """The second took away what the first was about to put in its place, and the log was offline."""
-    config = LogConfig(read_threads=1, sync_threads=1, housekeeping_interval_ms=10)
 
     async def test():
-        compaction = HeldCompaction(monkeypatch)
-        log = await open_log(tmp_path, config=config)
-        await log.create_partition(TP, TOPIC_ID, TopicConfig(cleanup_policy="compact"))
-        async with asyncio.timeout(10), asyncio.TaskGroup() as group:
-            await compaction.begun.wait()
+        async with compacting(tmp_path, monkeypatch) as (log, compaction, group):
             asked = group.create_task(log.housekeep())
             await asyncio.sleep(0.05)
             assert len(compaction.partitions) == 1

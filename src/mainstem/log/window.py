@@ -32,8 +32,12 @@ class _Span(msgspec.Struct, frozen=True, gc=False):
     start: int
     size: int
     memory: memoryview
-    count: "Future[int]"
+    found: "Future[int]"
     """How many were there."""
+
+    def count(self, until: int) -> int:
+        """How many may be looked at: none from the position `until` on."""
+        return min(self.found.result(), until - self.start)
 
 
 def span_memory() -> SpanMemory:
@@ -80,7 +84,7 @@ class Window:
         """So that there is what comes from `position` on, up to `wanted`."""
         head = self._spans.head
         span = self._next(file, wanted, until)
-        count = min(span.count.result(), until - span.start)
+        count = span.count(until)
         rest = self._memory[position - self._begin : max(position, span.start) - self._begin]
         if len(rest) <= head and (span.start + count >= wanted or count < span.size):
             memory = span.memory[head - len(rest) :]
@@ -98,7 +102,7 @@ class Window:
             if self._end >= wanted or count < span.size:
                 return
             span = self._next(file, wanted, until)
-            count = min(span.count.result(), until - span.start)
+            count = span.count(until)
 
     def _next(self, file: File, wanted: int, until: int) -> _Span:
         """What comes at the end of what there is; what was read ahead, if it is that."""
