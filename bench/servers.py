@@ -152,6 +152,7 @@ def mainstem_server(
     """
     port = free_port()
     environment = {**os.environ, **(settings or {}), "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path[1:]])}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # each start would compile all that it imports: 0.3 to 0.5 s
     with (directory / "mainstem.log").open("ab") as out:
         began = time.perf_counter()
         process = processes.start(command(directory / "mainstem", port), stdout=out, stderr=out, env=environment)
