@@ -30,7 +30,7 @@ from mainstem.records.errors import CorruptRecords
 Header = tuple[str, bytes | None]
 
 
-class Record(msgspec.Struct, frozen=True):
+class Record(msgspec.Struct, frozen=True, gc=False):
     """One record as readers see it."""
 
     offset: int
@@ -129,25 +129,48 @@ def iter_keys(header: BatchHeader, data: bytes) -> Iterator[tuple[int, int, int,
 
 
 def decode_record(header: BatchHeader, data: bytes, start: int, end: int) -> Record:
-    """The record at `data[start:end]`, as `iter_record_spans` gave it."""
-    _, position = read_varint(data, start)
-    timestamp_delta, position = read_varint(data, position + 1)
-    offset_delta, position = read_varint(data, position)
-    key, position = _read_bytes(data, position, end)
-    value, position = _read_bytes(data, position, end)
-    count, position = read_varint(data, position)
-    headers: list[Header] = []
-    if not 0 <= count <= end - position:
-        raise CorruptRecords(f"offset {header.base_offset}: {count} headers in {end - position} bytes")
-    for _ in range(count):
-        name, position = _read_bytes(data, position, end)
-        content, position = _read_bytes(data, position, end)
-        headers.append((_header_name(name), content))
+    """The record at `data[start:end]`, as `iter_record_spans` gave it.
+
+    Numbers of one byte are read here: a start decodes as many records as there are committed offsets.
+
+    Raises:
+        CorruptRecords: it is not what its length says.
+    """
+    position = start
+    try:
+        while data[position] >= 0x80:  # its length
+            position += 1
+        position += 2  # and its attributes
+        if (byte := data[position]) < 0x80:
+            timestamp_delta, position = (byte >> 1) ^ -(byte & 1), position + 1
+        else:
+            timestamp_delta, position = read_varint(data, position)
+        if (byte := data[position]) < 0x80:
+            offset_delta, position = (byte >> 1) ^ -(byte & 1), position + 1
+        else:
+            offset_delta, position = read_varint(data, position)
+        key, position = _read_bytes(data, position, end)
+        value, position = _read_bytes(data, position, end)
+        headers, position = ((), position + 1) if data[position] == 0 else _read_headers(header, data, position, end)
+    except IndexError:
+        raise CorruptRecords(f"offset {header.base_offset}: a record is cut short at byte {position}") from None
     if position != end:
         raise CorruptRecords(f"offset {header.base_offset}: a record ends at byte {position}, its length says {end}")
     check_deltas(header, timestamp_delta, offset_delta)
     timestamp = header.max_timestamp if header.has_append_time else header.base_timestamp + timestamp_delta
-    return Record(header.base_offset + offset_delta, timestamp, key, value, tuple(headers))
+    return Record(header.base_offset + offset_delta, timestamp, key, value, headers)
+
+
+def _read_headers(header: BatchHeader, data: bytes, position: int, end: int) -> tuple[tuple[Header, ...], int]:
+    count, position = read_varint(data, position)
+    if not 0 <= count <= end - position:
+        raise CorruptRecords(f"offset {header.base_offset}: {count} headers in {end - position} bytes")
+    headers: list[Header] = []
+    for _ in range(count):
+        name, position = _read_bytes(data, position, end)
+        content, position = _read_bytes(data, position, end)
+        headers.append((_header_name(name), content))
+    return tuple(headers), position
 
 
 def check_deltas(header: BatchHeader, timestamp_delta: int, offset_delta: int) -> None:
@@ -300,7 +323,10 @@ def _read_zigzag(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _read_bytes(data: bytes, position: int, limit: int) -> tuple[bytes | None, int]:
-    length, position = read_varint(data, position)
+    if (byte := data[position]) < 0x80:
+        length, position = (byte >> 1) ^ -(byte & 1), position + 1
+    else:
+        length, position = read_varint(data, position)
     if length < 0:
         return None, position
     end = position + length

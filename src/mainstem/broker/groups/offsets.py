@@ -13,7 +13,7 @@ from mainstem.broker.groups.records import OffsetValue
 from mainstem.core import TopicPartition
 
 
-class Committed(msgspec.Struct, frozen=True):
+class Committed(msgspec.Struct, frozen=True, gc=False):
     """A committed offset, and which record says so."""
 
     value: OffsetValue
@@ -57,7 +57,10 @@ class GroupOffsets:
         if present is None or present.at <= at:
             offsets[partition] = Committed(value, at)
         if present is None:
-            self._of_topics.setdefault(partition.topic, Counter())[group] += 1
+            groups = self._of_topics.get(partition.topic)
+            if groups is None:
+                groups = self._of_topics[partition.topic] = Counter()
+            groups[group] += 1
 
     def put_pending(
         self, log: int, producer_id: int, group: str, partition: TopicPartition, value: OffsetValue, at: int

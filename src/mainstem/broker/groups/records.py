@@ -47,7 +47,7 @@ HIGHEST_VALUE = 4
 FIRST_FLEXIBLE = 4
 
 
-class OffsetKey(msgspec.Struct, frozen=True):
+class OffsetKey(msgspec.Struct, frozen=True, gc=False):
     """Whose committed offset a record is."""
 
     group: str
@@ -55,13 +55,13 @@ class OffsetKey(msgspec.Struct, frozen=True):
     partition: int
 
 
-class GroupKey(msgspec.Struct, frozen=True):
+class GroupKey(msgspec.Struct, frozen=True, gc=False):
     """Whose membership a record is."""
 
     group: str
 
 
-class OffsetValue(msgspec.Struct, frozen=True):
+class OffsetValue(msgspec.Struct, frozen=True, gc=False):
     """One committed offset."""
 
     offset: int
