@@ -274,8 +274,6 @@ def _refuse(result: PartitionResult, error: BaseException, version: int) -> None
         code = Code.not_enough_replicas
     elif code is Code.transaction_abortable and version < _FIRST_ABORTABLE:
         code = Code.invalid_txn_state
-    elif code is Code.producer_fenced:
-        code = Code.invalid_producer_epoch  # what a producer expects of Produce; the coordinator says the other
     result.code = code
     result.message = str(error)
     if isinstance(error, RefusedBatch):
