@@ -560,7 +560,12 @@ def test_a_start_goes_on_where_the_group_was():
 
 
 class Client:
-    """A member as clients are: it reads what it owns, and owns what it was told until it gives it up."""
+    """A member as clients are: it reads what it owns, and owns what it was told until it gives it up.
+
+    What it says in full that it owns is all that it has until it is told again. A member that had been told more, has
+    not begun with it, and begins with it after it has said so would have what others are given meanwhile: the group
+    takes it at its word, as Kafka does.
+    """
 
     def __init__(self, member_id, instance_id, topics):
         self.member_id, self.instance_id, self.topics = member_id, instance_id, topics
@@ -629,6 +634,8 @@ class AnyOrder(RuleBasedStateMachine):
         else:
             self.desk.log.append(change.entries)
             self.waiting.append((client, change.answer, len(self.desk.log)))
+            if not keepalive:
+                client.wanted = client.owned  # see `Client`
 
     @precondition(lambda self: self.clients)
     @rule(data=st.data(), assignor=st.sampled_from((None, None, None, "range", "uniform")))

@@ -84,7 +84,7 @@ def test_a_change_is_stored_whole_or_leaves_nothing_behind(before, puts, fails):
     group, stored = SmallGroup(ManualClock()), {}
     for each in before:
         stored |= dict(put(group, *each).entries)
-    had, members = group.entries(), dict(group.members)
+    had, members = dict(group.entries()), dict(group.members)
     if fails:
         with pytest.raises(ZeroDivisionError):
             put(group, *puts, raises=True)
@@ -94,8 +94,8 @@ def test_a_change_is_stored_whole_or_leaves_nothing_behind(before, puts, fails):
         after = stored | dict(change.entries)
         assert {key: value for key, value in after.items() if value is not None} == dict(group.entries())
         change.take_back()
-    assert (group.entries(), group.members) == (had, members)
-    assert {key: value for key, value in stored.items() if value is not None} == dict(had)
+    assert (dict(group.entries()), group.members) == (had, members)
+    assert {key: value for key, value in stored.items() if value is not None} == had
 
 
 def test_what_is_as_it_was_is_not_stored(group):

@@ -21,7 +21,7 @@ from tests.support.topics import FakeTopics
 
 
 class Desk:
-    """A group with its clock and topics, and everything it has asked to be stored."""
+    """A group with its clock and topics, and everything it has asked to be stored, change by change."""
 
     def __init__(self, **config):
         self.clock = ManualClock()
@@ -37,17 +37,18 @@ class Desk:
         change = self.group.heartbeat(
             Heartbeat(member_id=member_id, epoch=epoch, topics=topics if epoch == JOIN else None)
         )
-        self.log += change.entries
+        self.log.append(change.entries)
         return change.answer
 
     def remove(self, *member_ids):
-        self.log += self.group.remove(member_ids).entries
+        self.log.append(self.group.remove(member_ids).entries)
 
     def restored(self):
         """The group as a start would build it from what was stored."""
         group = self.new()
-        for key, value in self.log:
-            group.put(key, value)
+        for entries in self.log:
+            for key, value in entries:
+                group.put(key, value)
         group.start_sessions()
         return group
 
@@ -135,7 +136,7 @@ def test_it_comes_back_from_its_records():
     desk.beat("a", 2)
     desk.remove("b")
     again = desk.new()
-    for key, value in desk.log:
+    for key, value in [entry for entries in desk.log for entry in entries]:
         again.put(key, value)
     assert again.entries() == desk.group.entries()
     assert again.members == desk.group.members
@@ -228,7 +229,7 @@ def test_what_is_assigned_has_state_until_its_topic_is_gone():
     assert tracked() == {"t": (0, 1, 2), "u": (0,)}
     desk.topics.delete("t")
     desk.topics.create("t", 1)
-    desk.log += desk.group.forget_missing_topics().entries
+    desk.log.append(desk.group.forget_missing_topics().entries)
     assert tracked() == {"u": (0,)}
     assert desk.group.forget_missing_topics().entries == []
     desk.beat("a", desk.group.epoch)
@@ -251,19 +252,19 @@ def test_offsets_are_set_and_deleted():
     desk = Desk()
     topic_id, other = desk.topics.get("t").topic_id, UUID(int=7)
     for numbers in ((1,), (0, 1)):
-        desk.log += desk.group.set_offsets([TopicPartitions(topic_id, "t", numbers)]).entries
-    desk.log += desk.group.set_offsets([TopicPartitions(other, "o", (0,))]).entries
+        desk.log.append(desk.group.set_offsets([TopicPartitions(topic_id, "t", numbers)]).entries)
+    desk.log.append(desk.group.set_offsets([TopicPartitions(other, "o", (0,))]).entries)
     assert (desk.group.epoch, desk.group.target_epoch, desk.group.state_name) == (1, 1, "Empty")
     assert [each.partitions for each in desk.group.state_partitions.initialized] == [(0, 1), (0,)]
-    desk.log += desk.group.delete_offsets([topic_id]).entries
+    desk.log.append(desk.group.delete_offsets([topic_id]).entries)
     assert desk.group.state_partitions.deleting == ((topic_id, "t"),)
     assert desk.group.topics_with_state == {topic_id, other}, "it is not done yet"
     assert desk.group.delete_offsets([topic_id]).entries == []
-    desk.log += desk.group.offsets_deleted([topic_id]).entries
+    desk.log.append(desk.group.offsets_deleted([topic_id]).entries)
     assert desk.group.topics_with_state == {other}
     assert desk.group.state_partitions.deleting == ()
-    desk.log += desk.group.delete_offsets([other]).entries
-    desk.log += desk.group.offsets_deleted([other]).entries
+    desk.log.append(desk.group.delete_offsets([other]).entries)
+    desk.log.append(desk.group.offsets_deleted([other]).entries)
     again = desk.restored()
     assert again.entries() == desk.group.entries() == [(StatePartitionsKey("g"), StatePartitionsValue())]
 
@@ -336,7 +337,7 @@ class AnyOrder(RuleBasedStateMachine):
         subscribes = client.topics != client.told_topics
         request = Heartbeat(member_id=name, epoch=client.epoch, topics=client.topics if subscribes else None)
         change = self.desk.group.heartbeat(request)  # nobody who is in the group is ever refused
-        self.desk.log += change.entries
+        self.desk.log.append(change.entries)
         if lost:
             return
         self.durable = len(self.desk.log)
@@ -385,7 +386,7 @@ class AnyOrder(RuleBasedStateMachine):
             topics.create(name, 2)
         elif what == "delete" and topics.get(name) is not None:
             topics.delete(name)
-            self.desk.log += self.desk.group.forget_missing_topics().entries
+            self.desk.log.append(self.desk.group.forget_missing_topics().entries)
         elif what == "grow" and topics.get(name) is not None and len(topics.get(name).logs) < 8:
             topics.grow(name)
 
