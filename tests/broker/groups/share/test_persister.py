@@ -78,6 +78,24 @@ def test_the_topic_is_made_when_the_first_state_is_set(tmp_path, clock):
     told(story)
 
 
+def test_what_is_asked_for_while_the_topic_is_made_is_told(tmp_path, clock):
+    """In every turn of the loop, also that in which the topic is there and nobody has been told."""
+
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            (key,) = await group_with_topic(broker)
+            persister = broker.groups.share.persister
+            asked = [persister.set(key, ShareState(start_offset=0))]
+            async with asyncio.timeout(10):
+                while not asked[0].done():
+                    asked.append(persister.set(key, ShareState(start_offset=len(asked))))
+                    await asyncio.sleep(0)
+                await asyncio.gather(*asked)
+                assert await persister.read(key) == ShareState(start_offset=len(asked) - 1)
+
+    told(story)
+
+
 def test_what_waits_becomes_one_record(tmp_path, clock):
     async def story():
         async with running(tmp_path, clock) as broker:

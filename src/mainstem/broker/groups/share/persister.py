@@ -296,21 +296,23 @@ class SharePersister:
     def _make_topic(self) -> None:
         if self._making:
             return
-        failure: MainstemError | None = MainstemError("the broker stops")
+        found: Sequence[PartitionLog] = ()
+        failure = MainstemError("the broker stops")
 
         async def make() -> None:
-            nonlocal failure
+            nonlocal found, failure
             count = self._broker.config.share_coordinator_state_topic_num_partitions
             try:
-                logs = await self._broker.ensure_internal_topic(STATE_TOPIC, count, _STATE_CONFIG)
-                self._logs, failure = [_StateLog(partition) for partition in logs], None
+                found = await self._broker.ensure_internal_topic(STATE_TOPIC, count, _STATE_CONFIG)
             except MainstemError as error:
                 failure = error
 
         def made(*_: object) -> None:
+            # In one turn: what is asked for once there are logs is written at once, and would be written here again.
             self._making = False
+            self._logs = [_StateLog(partition) for partition in found]
             for key, line in list(self._lines.items()):
-                if failure is None:
+                if self._logs:
                     self._write(key, line)
                 else:
                     line.under_way, line.waiting = line.waiting, []
