@@ -68,6 +68,37 @@ def test_a_topic_is_not_waited_for_where_no_log_runs():
         log.create_topic("late")
 
 
+def test_one_that_ended_by_itself_is_started_again():
+    with mainstem.embedded(child=True) as log:
+        os.kill(log.process_id, signal.SIGKILL)
+        wait_until(lambda: log.process_id == 0, "its end is seen")
+        with pytest.raises(BrokerUnavailable, match=r"the log does not run$"):
+            log.create_topic("late")
+        log.start()
+        log.create_topic("late")
+
+
+def test_one_whose_block_is_over_is_not_started_again():
+    with mainstem.embedded(child=True) as log:
+        pass
+    with pytest.raises(NotStarted, match=f"^{log.bootstrap}: the log has ended$"):
+        log.start()
+    with pytest.raises(BrokerUnavailable, match=f"^{log.bootstrap}: the log has ended$"):
+        log.create_topic("late")
+    assert not log.data.exists()
+
+
+def test_a_log_that_does_not_answer_is_told_in_one_line(monkeypatch):
+    monkeypatch.setattr("mainstem.embedded_log._ADMIN_SECONDS", 0.5)
+    with mainstem.embedded(child=True) as log:
+        os.kill(log.process_id, signal.SIGSTOP)
+        try:
+            with pytest.raises(BrokerUnavailable, match=f"^{log.bootstrap}: no answer within 0.5 s$"):
+                log.create_topic("late")
+        finally:
+            os.kill(log.process_id, signal.SIGCONT)
+
+
 def test_it_is_started_again_where_it_was_from_another_directory(tmp_path, monkeypatch):
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path)

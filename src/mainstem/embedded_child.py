@@ -56,8 +56,8 @@ class Child:
 
     @property
     def process_id(self) -> int:
-        """Of the running process; 0 where there is none."""
-        return 0 if self._process is None else self._process.pid
+        """Of the running process; 0 where there is none, also where it has ended by itself."""
+        return 0 if self._process is None or self._process.poll() is not None else self._process.pid
 
     def start(self) -> str:
         """Start the process; its address, the same each time.
@@ -65,8 +65,9 @@ class Child:
         Raises:
             NotStarted: the directory or the port are taken, or it ended before it could say.
         """
-        if self._process is not None:
+        if self.process_id:
             raise NotStarted(f"process {self.process_id} serves the log already", hint="stop() or kill() it first")
+        self.kill()
         self._process = process = start_child(
             [sys.executable, "-m", __name__],
             stdin=subprocess.PIPE,

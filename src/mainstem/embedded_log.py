@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mainstem.embedded_child import Child
 
 _ADMIN_SECONDS = 10
+_OVER = "its `with` block is over: a new one has a log of its own, or goes on with the same directory"
 
 
 class EmbeddedLog:
@@ -39,6 +40,7 @@ class EmbeddedLog:
         self.data = data
         self.client = {"bootstrap.servers": bootstrap, **client}
         """Settings of a confluent-kafka client that reaches it: `Producer(log.client)`."""
+        self._ended = False
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
         """Make a topic; `config` has Kafka's names, as in `{"cleanup.policy": "compact"}`.
@@ -53,6 +55,9 @@ class EmbeddedLog:
         from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
         from mainstem.client.errors import BrokerUnavailable, TopicRefused
+
+        if self._ended:
+            raise BrokerUnavailable(f"{self.bootstrap}: the log has ended", hint=_OVER)
 
         admin = AdminClient({"log_level": 0, **self.client})
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
@@ -74,7 +79,7 @@ class ChildLog(EmbeddedLog):
         self._child = child
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        if not self.process_id:
+        if not self._ended and not self.process_id:
             from mainstem.client.errors import BrokerUnavailable
 
             raise BrokerUnavailable(f"{self.bootstrap}: the log does not run", hint="start() it")
@@ -97,8 +102,12 @@ class ChildLog(EmbeddedLog):
         """Start it again after `kill` or `stop`; it serves on return.
 
         Raises:
-            NotStarted: it runs already, or cannot.
+            NotStarted: it runs already, or cannot, or its block is over.
         """
+        if self._ended:
+            from mainstem.embedded_child import NotStarted
+
+            raise NotStarted(f"{self.bootstrap}: the log has ended", hint=_OVER)
         self._child.start()
 
 
@@ -161,7 +170,10 @@ def embedded(
         start = _start_child if child else _start_thread
         running, stop = start(directory, broker, log, client or {})
         ends.callback(stop)
-        yield running
+        try:
+            yield running
+        finally:
+            running._ended = True
     finally:
         if os.getpid() == owner:  # a fork that leaves the context leaves the log running
             ends.close()
