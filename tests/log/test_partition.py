@@ -2,7 +2,9 @@
 
 import asyncio
 import errno
+import gc
 import threading
+import weakref
 
 import pytest
 from crc32c import crc32c
@@ -246,6 +248,40 @@ def test_epochs_answer_where_they_ended(tmp_path):
         await partition.append(batch(b"a", b"b"))
         assert partition.end_offset_for_epoch(0) == (0, 2)
         assert partition.end_offset_for_epoch(9) == (-1, -1)
+
+    run(with_partition(tmp_path, test))
+
+
+def test_an_error_that_is_kept_keeps_nothing_of_those_who_meet_it(tmp_path):
+    """Each would leave its frames in the traceback: a producer that tries again took 900 MB of memory in a second."""
+
+    class Request:
+        pass
+
+    async def test(partition):
+        def met(use):
+            request = Request()
+            met_by.append(weakref.ref(request))
+            try:
+                use(request)
+            except StorageError as error:
+                told.append((str(error), error.hint))
+
+        met_by, told = [], []
+        with pytest.raises(OSError, match="No such file") as failed:
+            (tmp_path / "missing").read_bytes()
+        partition.found_damage(partition.segments[0], failed.value)
+        gc.disable()
+        try:
+            met(lambda _: partition.check_usable())
+            met(lambda _: partition.check_appendable())
+            met(lambda _: partition.append(batch(b"refused")))
+        finally:
+            gc.enable()
+        kept = [partition.error, partition.append_error]
+        assert [(each.__traceback__, each.__cause__, each.__context__) for each in kept] == [(None, None, None)] * 2
+        assert [each() for each in met_by] == [None] * 3
+        assert told == [(str(partition.error), partition.repair_hint)] * 3
 
     run(with_partition(tmp_path, test))
 

@@ -1,4 +1,6 @@
+import errno
 import mmap
+import os
 
 import pytest
 
@@ -55,6 +57,24 @@ def test_beyond_a_number_of_pieces_memory_is_its_takers_own(made, monkeypatch):
     assert not spans.is_scarce
     taken = [spans.take() for _ in range(3)]
     assert len(made) == 5, "three came back"
+
+
+def test_a_piece_that_cannot_be_made_now_can_be_later(monkeypatch):
+    def refused(descriptor, size):
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(module, "_MOST", 2)
+    spans = SpanMemory(HEAD, SIZE)
+    with monkeypatch.context() as short_of_memory:
+        short_of_memory.setattr(module.mmap, "mmap", refused)
+        for _ in range(5):
+            with pytest.raises(OSError, match="Cannot allocate memory"):
+                spans.take()
+    assert spans.is_whole
+    taken = [spans.take(), spans.take()]
+    assert not spans.is_whole
+    taken.clear()
+    assert spans.is_whole
 
 
 def test_what_nobody_has_can_be_let_go_of(made):

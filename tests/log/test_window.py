@@ -1,4 +1,7 @@
+import errno
+import gc
 import os
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -101,6 +104,32 @@ def test_what_may_still_change_is_looked_at_again(tmp_path):
         assert bytes(window.read(file, 9_000, 0, 4_500)) == b"a" * 4_500
         file.write([b"b" * 500], 4_500)
         assert bytes(window.read(file, 500, 4_500, 5_000)) == b"b" * 500
+
+
+def test_a_read_that_fails_leaves_nothing_behind(tmp_path):
+    """What wants descriptors is asked for again and again, and nobody but the collector finds what is in a circle."""
+
+    class Failing:
+        def read_around_cache(self, buffer, position, block):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    gc.disable()
+    try:
+        with ThreadPoolExecutor(1) as blocks:
+            spans = SpanMemory(HEAD, 3 * BLOCK)
+            window, file = Window(blocks, spans, ahead=True), Failing()
+            gone = weakref.ref(file)
+            for _ in range(3):
+                with pytest.raises(OSError, match="Too many open files") as told:
+                    window.read(file, BLOCK, 0, 100 * BLOCK)
+                assert told.value.errno == errno.EMFILE
+                del told
+            window.forget()
+            blocks.submit(lambda: None).result()
+            del file
+        assert (spans.is_whole, gone()) == (True, None)
+    finally:
+        gc.enable()
 
 
 def test_a_file_that_is_forgotten_is_closed(tmp_path):

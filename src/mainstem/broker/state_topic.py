@@ -68,7 +68,7 @@ class StateTopic:
             except StorageError as error:
                 if partition_log.error is None:  # no damage
                     raise
-                self._unread[number] = error
+                self._unread[number] = error.again()
                 facts = {"partition": str(partition_log.topic_partition), "hint": error.hint}
                 log.error(event, **facts, error=str(error))  # noqa: TRY400 - damage is told in one line
         return found

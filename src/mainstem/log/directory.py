@@ -123,7 +123,7 @@ class LogDirectory:
                 tried again by itself.
         """
         if self.error is not None:
-            raise self.error
+            raise self.error.again()
         await self._checkpoints.take()
 
     async def create_partition(
@@ -135,7 +135,7 @@ class LogDirectory:
             StorageError: the directory is offline or refuses; or there are segments that are nobody's.
         """
         if self.error is not None:
-            raise self.error
+            raise self.error.again()
         key = (topic_id, topic_partition.partition)
         if topic_partition in self._partitions or key in self._keys:
             raise ValueError(f"{topic_partition} exists, or another topic has its id {topic_id}")
@@ -358,7 +358,7 @@ class LogDirectory:
 
     def stop_appends(self, error: StorageError) -> None:
         """Add nothing to the journal any more: appends fail with `error`, queued ones too; reads go on."""
-        self.error = self.error or error
+        self.error = self.error or error.again()
         self._writer.stop(error)
         self._checkpoints.refuse(error)
         for partition in self._partitions.values():

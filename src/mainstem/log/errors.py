@@ -78,6 +78,12 @@ class CoordinatorFenced(MainstemError):
 class StorageError(Retriable):
     """The disk failed or the partition is offline; the append was not acknowledged and the read gave nothing."""
 
+    def again(self) -> "StorageError":
+        """The same without where it was raised. One that is kept and raised to everybody who asks would keep, with each
+        one's frames, what he had in hand: a producer's request, a part of a file.
+        """
+        return StorageError(str(self), hint=self.hint)
+
 
 class CorruptSegment(CorruptData):
     """Bytes of a segment below the durable checkpoint do not check out: they were acknowledged once."""

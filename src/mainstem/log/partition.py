@@ -195,7 +195,7 @@ class PartitionLog:
             StorageError: as it was given to `go_offline`.
         """
         if self.error is not None:
-            raise self.error
+            raise self.error.again()
 
     def check_appendable(self) -> None:
         """Raise why the partition takes no change, if it takes none.
@@ -203,8 +203,8 @@ class PartitionLog:
         Raises:
             StorageError: the partition or its directory is offline.
         """
-        if self.error is not None or self.append_error is not None:
-            raise self.error or self.append_error or StorageError("offline")
+        if (error := self.error or self.append_error) is not None:
+            raise error.again()
 
     # -- 1. append ----------------------------------------------------------------------------------------------------
 
@@ -457,11 +457,11 @@ class PartitionLog:
         What is queued is written all the same: sizes, offsets and producers count it, and the next checkpoint says that
         it is there. How to undo it is known until then, since a full disk may still do that.
         """
-        self.error = self.error or error
+        self.error = self.error or error.again()
         self._take_no_more(error)
 
     def _take_no_more(self, error: StorageError) -> None:
-        self.append_error = self.append_error or error
+        self.append_error = self.append_error or error.again()
         self._flushing.stop()
         self._answers.fail(error)
         self._notify()

@@ -8,7 +8,7 @@ from collections import deque
 from functools import cache
 from typing import Any, Final
 
-_MOST: Final = 24  # as many as all that are read ahead for may have at once
+_MOST: Final = 32  # the six that are read ahead for have three each; others are on their way to clients
 _FOR_READS: Final = 8  # of these; what is found is copied where no more are left
 
 
@@ -25,7 +25,13 @@ class SpanMemory:
         """A piece, which comes back when the last view of it is gone; beyond a number of them one that does not."""
         if not self._there:
             return memoryview(mmap.mmap(-1, self._size))
-        memory = self._there.pop() or mmap.mmap(-1, self._size)
+        memory = self._there.pop()
+        if memory is None:
+            try:
+                memory = mmap.mmap(-1, self._size)
+            except OSError:
+                self._there.append(None)
+                raise
         loan = _loan_type(self._size).from_buffer(memory)
         loan.memory, loan.owner = memory, self._there
         return memoryview(loan).cast("B")
@@ -34,6 +40,11 @@ class SpanMemory:
     def is_scarce(self) -> bool:
         """Who wants to keep a part for long is to copy it."""
         return len(self._there) < _FOR_READS
+
+    @property
+    def is_whole(self) -> bool:
+        """Nobody has any."""
+        return len(self._there) == _MOST
 
     def trim(self) -> None:
         """Let go of what nobody has; in the thread that takes."""

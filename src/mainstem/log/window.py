@@ -36,7 +36,14 @@ class _Span(msgspec.Struct, frozen=True, gc=False):
     """How many were there."""
 
     def count(self, until: int) -> int:
-        """How many may be looked at: none from the position `until` on."""
+        """How many may be looked at: none from the position `until` on.
+
+        Raises:
+            OSError: of the file. It is a new one: the future's own, raised here, would hold this span, which holds it.
+        """
+        error = self.found.exception()
+        if error is not None:
+            raise type(error)(*error.args)
         return min(self.found.result(), until - self.start)
 
 

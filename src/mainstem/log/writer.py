@@ -111,7 +111,7 @@ class Writer:
     def note(self, entry: Entry, apply: Callable[[], None]) -> "asyncio.Future[None]":
         """Make a change durable in the journal, then apply it."""
         if self._stopped is not None:
-            raise self._stopped
+            raise self._stopped.again()
         future: asyncio.Future[None] = self._loop.create_future()
         self._notes.append(Note(entry, apply, future))
         self._wake()
@@ -119,7 +119,7 @@ class Writer:
 
     def stop(self, error: StorageError) -> None:
         """Take nothing any more; what is queued fails."""
-        self._stopped = error
+        self._stopped = error.again()
         for note in self._take_notes():
             _fail(note.future, error)
         if self._gathering is not None:

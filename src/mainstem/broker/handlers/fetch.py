@@ -260,8 +260,7 @@ class _Fetch:
     def _nothing(
         self, wanted: FetchPartition, partition_log: PartitionLog, diverging: tuple[int, int] | None
     ) -> FetchedPartition:
-        if partition_log.error is not None:
-            raise partition_log.error
+        partition_log.check_usable()
         return FetchedPartition(
             wanted.index,
             Code.none,

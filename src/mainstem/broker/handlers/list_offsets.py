@@ -63,8 +63,7 @@ async def _look_up(ctx: RequestContext, name: str, asked: Any, *, committed: boo
         ctx.check(DESCRIBE, TOPIC, name)
         partition_log = ctx.broker.topics.partition(name, asked.partition_index)
         check_leader_epoch(partition_log, getattr(asked, "current_leader_epoch", -1))
-        if partition_log.error is not None:
-            raise partition_log.error
+        partition_log.check_usable()
         if asked.timestamp < 0 and ctx.version < _SPECIAL_FROM.get(asked.timestamp, 1 << 15):
             raise RequestError(Code.unsupported_version, f"timestamp {asked.timestamp} in version {ctx.version}")
         offset, timestamp, epoch = await _find(partition_log, asked.timestamp, committed=committed)

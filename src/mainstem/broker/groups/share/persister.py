@@ -382,7 +382,7 @@ class SharePersister:
             except StorageError as error:
                 if state_log.partition.error is None:  # no damage: the machine is short of something
                     raise
-                self._damaged = error
+                self._damaged = error.again()
                 facts = {"partition": str(state_log.partition.topic_partition), "hint": error.hint}
                 log.error("share_states_not_read", **facts, error=str(error))  # noqa: TRY400 - damage in one line
             report_misplaced(state_log.partition.topic_partition, misplaced)
