@@ -227,3 +227,35 @@ def test_a_fork_has_logs_of_its_own(child):
         """,
         child,
     )
+
+
+def test_no_file_is_open_when_it_has_ended():
+    """Without the garbage collector, which comes late where a session of tests has much in memory."""
+    program = """
+        import gc, os, mainstem
+        from confluent_kafka import Producer
+
+        def files():
+            found = []
+            for each in os.listdir("/proc/self/fd"):
+                try:
+                    found.append(os.readlink(f"/proc/self/fd/{each}"))
+                except FileNotFoundError:  # it was for the list itself
+                    pass
+            return found
+
+        gc.disable()
+        with mainstem.embedded() as log:
+            log.create_topic("orders", partitions=3)
+            producer = Producer(log.client)
+            for number in range(30):
+                producer.produce("orders", b"%d" % number)
+            assert producer.flush(30) == 0
+            assert any("orders" in each for each in files())
+            del producer
+        print(*[each for each in files() if str(log.data) in each])
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.stdout.strip(), done.returncode) == ("", 0), done.stderr

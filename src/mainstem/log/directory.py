@@ -73,6 +73,7 @@ class LogDirectory:
         self._compacted: PartitionLog | None = None  # the one that is compacted now
         self._housekeeping_timer: asyncio.TimerHandle | None = None
         self._files = OpenFiles(disk, open_files_limit(config.open_files))
+        self._journal: Journal | None = None
         self._writer = Writer(self._loop, self._writer_thread, self._writeback.written, self.fail)
         self._shared = Shared(clock, self._files, self._threads, self._cold, self._writer, self._loop)
         self._checkpoints = Checkpointer(path, self._partitions, self._shared, self, sync_threads=config.sync_threads)
@@ -236,6 +237,9 @@ class LogDirectory:
         self._threads.close()
         self._cold.close()
         self._checkpoints.close()
+        self._files.let_go()
+        if self._journal is not None:
+            self._journal.let_go()
         self._lock.release()
 
     def _recover(self) -> None:
@@ -251,7 +255,7 @@ class LogDirectory:
         for path in found.created:
             self._checkpoints.created(path)
         self.recovered_cleanly = found.clean
-        journal = Journal(self.path, self._disk, generation=found.generation, sequence=found.sequence)
+        self._journal = journal = Journal(self.path, self._disk, generation=found.generation, sequence=found.sequence)
         self._disk.sync_directory(self.path)
         self._checkpoints.begin(journal, found.kept)
         journal.empty()

@@ -139,6 +139,10 @@ class Journal:
         """
         self._files[self._current].sync()
 
+    def let_go(self) -> None:
+        """Close the files; nothing can be written any more."""
+        self._files.clear()
+
     def switch(self) -> None:
         """Begin the next generation in the other file; its old content must not be needed any more.
 

@@ -114,6 +114,13 @@ class OpenFiles:
                 self._let_go.add(file)
         # Only here, outside the lock, `file` is closed: that takes a while where it was large.
 
+    def let_go(self) -> None:
+        """Of all: the log is closed, and what it is made of may be there for long."""
+        with self._lock:
+            for segment in self._opened:
+                segment.opened = None
+            self._opened.clear()
+
 
 class Segment:
     """A file of batches from `base_offset` on."""
