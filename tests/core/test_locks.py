@@ -17,8 +17,9 @@ def test_a_second_process_is_refused_and_told_who_holds_it(tmp_path):
         [sys.executable, "-c", HOLD, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as holder:
         assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(DirectoryInUse, match=f"in use by process {holder.pid}"):
+        with pytest.raises(DirectoryInUse, match=f"in use by process {holder.pid}") as told:
             DirectoryLock(tmp_path)
+        assert told.value.hint.startswith("stop that process")
         holder.kill()
         holder.wait()
     with DirectoryLock(tmp_path):  # what a killed process leaves behind holds nobody up

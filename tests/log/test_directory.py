@@ -43,7 +43,7 @@ def test_a_directory_has_one_owner(tmp_path):
         log = await open_log(tmp_path)
         with pytest.raises(LogDirectoryInUse, match=f"in use by process {os.getpid()}") as caught:
             await open_log(tmp_path)
-        assert "--data" in caught.value.hint
+        assert "that is this program" in caught.value.hint
         await log.close()
         await (await open_log(tmp_path)).close()
 

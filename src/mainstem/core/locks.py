@@ -48,9 +48,10 @@ class DirectoryLock:
         if not self._take():
             holder = os.read(self._descriptor, 32).decode(errors="replace").strip() or "unknown"
             self.release()
+            own = holder == str(os.getpid())
+            hint = "that is this program: close what has it" if own else "stop that process"
             raise DirectoryInUse(
-                f"{directory}: in use by process {holder}",
-                hint="stop that process, or choose another directory with --data",
+                f"{directory}: in use by process {holder}", hint=f"{hint}, or choose another directory with --data"
             )
         name_of_holder = f"{os.getpid()}\n".encode()
         with contextlib.suppress(OSError):
