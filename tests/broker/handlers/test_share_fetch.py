@@ -194,6 +194,28 @@ def test_a_partition_of_many_that_has_records_is_found_at_once(tmp_path):
     told(story, tmp_path)
 
 
+def test_each_partition_has_its_turn_though_others_have_more_than_is_asked_for(tmp_path):
+    """Also those that were not opened yet: a partition that always had records kept others from being read at all."""
+
+    async def story(broker, client, topic_id):
+        topic = await broker.topics.create("busy", 4, {})
+        await client.call(76, 1, group_id="g", member_id="n", member_epoch=0, subscribed_topic_names=["busy"])
+        for number in (0, 1, 3):  # nothing is in 2
+            for _ in range(5):
+                await partition_of(broker, "busy", number).append(
+                    build_batch([Record(0, broker.clock.now_ms(), b"k", b"v")])
+                )
+        turns = []
+        for epoch in range(9):
+            answer = await fetch(client, topic.topic_id, epoch, () if epoch else range(4), max_records=1)
+            turns += [
+                each.partition_index for at in answer.responses for each in at.partitions if each.acquired_records
+            ]
+        assert turns == [0, 1, 3] * 3
+
+    told(story, tmp_path)
+
+
 def test_sessions_are_limited(tmp_path):
     async def story(broker, client, topic_id):
         await fetch(client, topic_id, 0)

@@ -12,8 +12,9 @@ Left out: names of other leaders, since there are none.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import partial
+from itertools import takewhile
 from typing import Any, Final
 from uuid import UUID
 
@@ -176,13 +177,14 @@ class _ShareFetch:
         while True:
             missing = self._take_open()
             over, ready = self._is_over, self._ready()
-            if ready and (over or sum(ready.values()) >= self._min_bytes):
+            first = self._before(missing, ready) if missing else []
+            if ready and not first and (over or sum(ready.values()) >= self._min_bytes):
                 await self._read(list(ready))
                 if any(answer.records for answer in self._answers.values()):
                     return
             elif missing:
-                # The first ones before all: who waits for records has those of one partition before all are open.
-                await self._open_some(missing[: self._at_once])
+                # Some at a time: who waits for records has those of one partition before all are open.
+                await self._open_some((first or missing)[: self._at_once])
                 self._at_once *= 2
             elif self._never_assigned and not self._open:  # who asks again at once would do so for ever
                 await _sleep(self._ctx, self._deadline - self._ctx.broker.loop.time())
@@ -225,6 +227,15 @@ class _ShareFetch:
                 self._open[where] = found
         return missing
 
+    def _before(
+        self, missing: Sequence[SessionPartition], ready: Container[SessionPartition]
+    ) -> list[SessionPartition]:
+        """Those of `missing` whose turn it is before that of any that are `ready`: one that always has records would
+        keep them from being opened at all.
+        """
+        those, due = set(missing), takewhile(lambda where: where not in ready, self._session.partitions)
+        return [where for where in due if where in those]
+
     def _key(self, where: SessionPartition) -> PartitionKey:
         return PartitionKey(self._session.key.group_id, where.topic_id, where.partition)
 
@@ -254,9 +265,13 @@ class _ShareFetch:
         self._answers[where] = SharedPartition(where.partition, code)
 
     def _ready(self) -> dict[SessionPartition, int]:
-        """Where something can be acquired, and about how many bytes."""
+        """Where something can be acquired, and about how many bytes; whose turn it is comes first."""
         limits = self._share.partitions.limits(self._session.key.group_id)
-        found = {where: self._bytes(where, each, limits) for where, each in self._open.items()}
+        found = {
+            where: self._bytes(where, self._open[where], limits)
+            for where in self._session.partitions
+            if where in self._open
+        }
         return {where: size for where, size in found.items() if size}
 
     def _bytes(self, where: SessionPartition, found: OpenPartition, limits: Limits) -> int:
