@@ -259,6 +259,37 @@ def test_a_partition_exists_once(tmp_path):
     run(test())
 
 
+def test_a_partition_that_is_made_while_the_disk_fails_takes_no_appends(tmp_path):
+    """Its round was on its way when the sync of a checkpoint failed. What was then appended was never answered."""
+    syncing, may_sync = threading.Event(), threading.Event()
+
+    class SlowJournal(SimulatedDisk):
+        def open(self, path, *, create=False):
+            file = super().open(path, create=create)
+            if path.name.startswith("journal"):
+                sync = file.sync
+                file.sync = lambda: (syncing.set(), may_sync.wait(60), sync())
+            return file
+
+    async def test():
+        may_sync.set()
+        log = await open_log(tmp_path, disk=SlowJournal(tmp_path))
+        syncing.clear()
+        may_sync.clear()
+        creating = asyncio.ensure_future(log.create_partition(TP, TOPIC_ID, TopicConfig()))
+        async with asyncio.timeout(30):
+            while not syncing.is_set():
+                await asyncio.sleep(0.005)
+            log.fail(OSError(errno.EIO, "of a checkpoint"))
+            may_sync.set()
+            partition = await creating
+            with pytest.raises(StorageError, match="offline"):
+                await partition.append(batch(b"v"))
+        await log.close()
+
+    run(test())
+
+
 def test_close_lets_what_is_queued_reach_the_disk(tmp_path):
     async def test():
         log = await open_log(tmp_path)

@@ -152,6 +152,8 @@ class LogDirectory:
             self._partitions[topic_partition] = partition
             self._keys.add(key)
             self._checkpoints.created(partition.directory)
+            if self.error is not None:  # since the round began: nothing will write what is appended
+                partition.refuse_appends(self.error)
 
         entry = Entry(CREATE, topic_id, topic_partition.partition, payload=(topic_partition.topic.encode(),))
         await self._writer.note(entry, apply)
