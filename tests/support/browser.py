@@ -78,7 +78,10 @@ class Devtools:
     """The connection: one call at a time, and the events that came meanwhile, by session."""
 
     def __init__(self, address: str) -> None:
-        self._socket: ClientConnection = connect(address, max_size=None, compression=None).__enter__()
+        # No pings: the thread that sends them draws from Python's own generator, which hypothesis allows nobody else.
+        self._socket: ClientConnection = connect(
+            address, max_size=None, compression=None, ping_interval=None
+        ).__enter__()
         self._number = 0
         self.events: dict[str, list[dict[str, Any]]] = {}
 
