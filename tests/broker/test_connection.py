@@ -218,6 +218,36 @@ def test_requests_beyond_the_limit_wait_in_the_socket_and_are_answered_later():
         assert offsets == list(range(40))
 
 
+def test_others_have_their_turn_beside_a_client_with_thousands_of_requests(tmp_path, monkeypatch):
+    """All that had come from one client was answered before anybody else was."""
+    request = frame(18, 0, 1, {})
+
+    async def check(directory) -> None:
+        loop = asyncio.get_running_loop()
+        async with running(directory, ManualClock(), BrokerConfig(port=0)) as broker:
+            with contextlib.ExitStack() as stack:
+                many, one = (
+                    stack.enter_context(socket.create_connection((broker.host, broker.port))) for _ in range(2)
+                )
+                await until(lambda: len(broker.connections) == 2, "they are not there")
+                started = []
+                begin = broker.dispatch.begin
+
+                def counted(connection, frame):
+                    started.append(connection)
+                    return begin(connection, frame)
+
+                monkeypatch.setattr(broker.dispatch, "begin", counted)
+                many.sendall(request * 1_000)  # nothing runs until both have sent
+                one.sendall(request)
+                one.setblocking(False)
+                await loop.sock_recv(one, 1)
+                assert len(started) <= 200
+                await until(lambda: len(started) == 1_001, "what is left over is not started")
+
+    asyncio.run(check(tmp_path))
+
+
 def test_the_limit_of_requests_is_of_one_connection():
     """Kafka's is of the broker: there, who waits for records takes a place from all."""
     config = BrokerConfig(port=0, queued_max_requests=1)

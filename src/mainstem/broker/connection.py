@@ -42,6 +42,7 @@ _INT = Struct("i")  # of the system
 _FIRST_ROOM = 4_096  # who sends little, slowly, is to hold little
 _GROWTH = 4  # times what has arrived: a frame of a megabyte grows twice
 _MOST_ANSWERS = 1_048_576  # bytes; with more to send, no further request is started
+_MOST_AT_ONCE = 32  # requests of one client that are started before others have their turn
 
 ANONYMOUS: Final = "User:ANONYMOUS"
 
@@ -299,11 +300,16 @@ class Connection(asyncio.BufferedProtocol):
 
     def _start_requests(self) -> None:
         limit = self._most_requests
+        left = _MOST_AT_ONCE
         while self._requests and not self._holding_back and not self._writing_paused and not self._closing:
             if len(self._unanswered) >= limit or self._held_answers >= _MOST_ANSWERS:
                 self._flush()  # finished answers count until they have left
                 if len(self._unanswered) >= limit or self._held_answers >= _MOST_ANSWERS:
                     break
+            if not left:
+                self._flush_soon()
+                break
+            left -= 1
             self._start(self._requests.popleft())
         self._flush()
         self._adjust_reading()
