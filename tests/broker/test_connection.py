@@ -248,6 +248,29 @@ def test_others_have_their_turn_beside_a_client_with_thousands_of_requests(tmp_p
     asyncio.run(check(tmp_path))
 
 
+def test_what_a_client_sent_before_it_left_is_started(tmp_path, monkeypatch):
+    """A producer that waits for no answers may send its last records and go."""
+
+    async def check(directory) -> None:
+        async with running(directory, ManualClock(), BrokerConfig(port=0, queued_max_requests=1_000)) as broker:
+            started = []
+            begin = broker.dispatch.begin
+
+            def counted(connection, frame):
+                started.append(connection)
+                return begin(connection, frame)
+
+            monkeypatch.setattr(broker.dispatch, "begin", counted)
+            with socket.create_connection((broker.host, broker.port)) as client:
+                await until(lambda: len(broker.connections) == 1, "it is not there")
+                client.sendall(frame(18, 0, 1, {}) * 300)
+                client.shutdown(socket.SHUT_WR)
+                await until(lambda: not broker.connections, "it is still there")
+                assert len(started) == 300
+
+    asyncio.run(check(tmp_path))
+
+
 def test_the_limit_of_requests_is_of_one_connection():
     """Kafka's is of the broker: there, who waits for records takes a place from all."""
     config = BrokerConfig(port=0, queued_max_requests=1)

@@ -103,6 +103,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent: deque[Any] = deque()  # chunks, from a part of a file on, that wait until the socket takes more
         self.idle_since = broker.clock.monotonic()
         """When the last request came or the last answer left."""
+        self._others_turn = False  # requests are left over for the next turn of the loop
         self._holding_back = False  # a coroutine is running: the next request waits for it
         self._writing_paused = False
         self._reading_paused = False
@@ -301,12 +302,14 @@ class Connection(asyncio.BufferedProtocol):
     def _start_requests(self) -> None:
         limit = self._most_requests
         left = _MOST_AT_ONCE
+        self._others_turn = False
         while self._requests and not self._holding_back and not self._writing_paused and not self._closing:
             if len(self._unanswered) >= limit or self._held_answers >= _MOST_ANSWERS:
                 self._flush()  # finished answers count until they have left
                 if len(self._unanswered) >= limit or self._held_answers >= _MOST_ANSWERS:
                     break
             if not left:
+                self._others_turn = True
                 self._flush_soon()
                 break
             left -= 1
@@ -480,6 +483,7 @@ class Connection(asyncio.BufferedProtocol):
     def _adjust_reading(self) -> None:
         waiting = len(self._requests) + len(self._unanswered)
         busy = self._writing_paused or self._closing or self._reads_no_more or waiting >= self._most_requests
+        busy = busy or self._others_turn  # the end of the stream is not read before all that came earlier is started
         if busy:
             self._memory.leave(self)  # others may have the room meanwhile
         needs = self._least_growth
