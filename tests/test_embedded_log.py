@@ -127,6 +127,53 @@ def test_a_log_with_users_is_reached_by_who_says_who_he_is():
         del producer
 
 
+def test_a_wrong_password_is_told_at_once():
+    """After 10 s it said that there was no answer."""
+    broker = {"protocol": "SASL_PLAINTEXT", "users": {"shop": "secret"}}
+    client = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256"}
+    client |= {"sasl.username": "shop", "sasl.password": "wrong"}
+    with mainstem.embedded(broker=broker, client=client) as log:
+        begun = time.monotonic()
+        with pytest.raises(BrokerUnavailable, match=r"invalid credentials .* SCRAM-SHA-256") as told:
+            log.create_topic("orders")
+        assert time.monotonic() - begun < 5
+        assert "password" in told.value.hint
+        log.client["sasl.password"] = "secret"
+        log.create_topic("orders")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"broker": "x"}, "broker: expected a mapping of settings, found str"),
+        ({"log": [1]}, "log: expected a mapping of settings, found list"),
+        ({"client": 3}, "client: expected a mapping of settings, found int"),
+        ({"data": 3}, "data: expected the path of a directory, found int"),
+        ({"data": b"x"}, "data: expected the path of a directory, found bytes"),
+        ({"data": ""}, "data: expected the path of a directory, found ''"),
+        ({"data": "a\0b"}, "data: expected the path of a directory, found 'a\\x00b'"),
+    ],
+    ids=str,
+)
+def test_what_is_no_setting_is_told_in_one_line(wrong, message, tmp_path, monkeypatch):
+    """An empty text made its log in the current directory."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadSetting) as told, mainstem.embedded(**wrong):
+        pass
+    assert str(told.value) == message
+    assert told.value.hint
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_librdkafka_does_not_know_is_told_and_partitions_without_end():
+    with mainstem.embedded(client={"speed": "high"}) as log:
+        with pytest.raises(BadSetting, match=r'^client: No such configuration property: "speed"$'):
+            log.create_topic("orders")
+        for count in (0, 10_001, 10**7, 2**40):
+            with pytest.raises(TopicRefused, match=rf"^topic orders: expected 1 to 10000 partitions, found {count}$"):
+                log.create_topic("orders", count)
+
+
 def test_one_that_has_ended_is_not_waited_for():
     with mainstem.embedded() as log:
         pass

@@ -1,3 +1,8 @@
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from confluent_kafka.admin import AdminClient
 
@@ -25,3 +30,16 @@ def test_a_test_may_kill_the_log_that_is_its_own(mainstem_child_log: ChildLog, m
     mainstem_child_log.start()
     with RawClient(mainstem_child_log.bootstrap) as raw:
         assert raw.produce("kept", b"first") == 0
+
+
+def test_what_is_wrong_with_a_setting_is_shown_with_its_hint(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "import pytest\n\n"
+        "@pytest.fixture(scope='session')\n"
+        "def mainstem_log_settings():\n"
+        "    return {'broker': {'num_partition': 3}}\n"
+    )
+    (tmp_path / "test_it.py").write_text("def test_it(mainstem_log): pass\n")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tmp_path)]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False).stdout
+    assert re.search(r"unknown field `num_partition`\nE +hint: did you mean num_partitions\?\n", said), said

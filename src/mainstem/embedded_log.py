@@ -11,23 +11,27 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from mainstem.broker.config import BrokerConfig
+from mainstem.broker.config import MOST_PARTITIONS, BrokerConfig
 from mainstem.broker.node import serving
 from mainstem.core.address import format_address
-from mainstem.core.config import convert
+from mainstem.core.config import BadSetting, convert
 from mainstem.core.logging import configure
 from mainstem.log import LogConfig
 
 if TYPE_CHECKING:
+    from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
+
     from mainstem.embedded_child import Child
 
 _ADMIN_SECONDS = 10
+_POLL_SECONDS = 0.05
+_DATA = "the current one is '.'; without `data` the log has one of its own, which goes with it"
 _OVER = "its `with` block is over: a new one has a log of its own, or goes on with the same directory"
 
 
@@ -48,27 +52,54 @@ class EmbeddedLog:
         Topics that a client writes to come into being by themselves, with one partition.
 
         Raises:
-            TopicRefused: there is one, or its name or a setting is refused.
+            TopicRefused: there is one, or its name, a setting or the number of partitions is refused.
             BrokerUnavailable: the log does not answer: it has ended, or its users and certificates need a `client`.
+            BadSetting: `client` has what librdkafka does not know.
         """
-        from confluent_kafka import KafkaError, KafkaException
-        from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
         from mainstem.client.errors import BrokerUnavailable, TopicRefused
 
         if self._ended:
             raise BrokerUnavailable(f"{self.bootstrap}: the log has ended", hint=_OVER)
 
-        admin = AdminClient({"log_level": 0, **self.client})
-        topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
+        if not 1 <= partitions <= MOST_PARTITIONS:  # of some, confluent-kafka makes errors of its own
+            raise TopicRefused(f"topic {name}: expected 1 to {MOST_PARTITIONS} partitions, found {partitions}")
         try:
-            admin.create_topics([topic], request_timeout=_ADMIN_SECONDS)[name].result()
+            self._create(NewTopic(name, partitions, replication_factor=1, config=dict(config or {})))
         except KafkaException as error:
-            reason: KafkaError = error.args[0]
-            if reason.code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._AUTHENTICATION):
-                hint = "does it still run? one with users or certificates needs `client=` to be reached"
-                raise BrokerUnavailable(f"{self.bootstrap}: no answer within {_ADMIN_SECONDS} s", hint=hint) from None
+            reason = error.args[0]
             raise TopicRefused(f"topic {name}: {reason.name()}: {reason.str()}") from None
+
+    def _create(self, topic: "NewTopic") -> None:
+        """Raises: KafkaException: what the log says. BrokerUnavailable, BadSetting: as `create_topic` does."""
+        from confluent_kafka import KafkaError, KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        from mainstem.client.errors import BrokerUnavailable
+
+        told: list[KafkaError] = []
+        settings: dict[str, Any] = {"log_level": 0, **self.client, "error_cb": told.append}
+        try:
+            admin = AdminClient(settings)
+        except KafkaException as error:
+            raise BadSetting(f"client: {error.args[0].str()}", hint="give what librdkafka's clients take") from None
+        done = admin.create_topics([topic], request_timeout=_ADMIN_SECONDS)[topic.topic]
+        refused: list[KafkaError] = []
+        while not (refused or wait([done], _POLL_SECONDS).done):
+            admin.poll(0)
+            refused = [each for each in told if each.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL)]
+        if refused:
+            hint = "what `client=` says of user, password and certificates has to fit the log's own `broker=`"
+            raise BrokerUnavailable(f"{self.bootstrap}: {refused[0].str()}", hint=hint)
+        try:
+            done.result()
+        except KafkaException as error:
+            if error.args[0].code() not in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT):
+                raise
+            hint = "does it still run? one with users or certificates needs `client=` to be reached"
+            raise BrokerUnavailable(f"{self.bootstrap}: no answer within {_ADMIN_SECONDS} s", hint=hint) from None
 
 
 class ChildLog(EmbeddedLog):
@@ -153,22 +184,22 @@ def embedded(
         client: what a client of librdkafka needs to reach it, where it has users or certificates; `create_topic` does.
 
     Raises:
-        BadSetting: one is unknown, or of the wrong type.
+        BadSetting: one is unknown, or of the wrong type; or `data` is no path of a directory.
         LogDirectoryInUse: `data` belongs to another process (`child`: NotStarted, with what it says).
         AddressInUse: the port that was asked for is taken (`child`: NotStarted).
     """
     if not isinstance(broker, BrokerConfig):
-        broker = convert({"port": 0, **(broker or {})}, BrokerConfig, where="broker")
+        broker = convert({"port": 0, **_table(broker, "broker")}, BrokerConfig, where="broker")
     if not isinstance(log, LogConfig):
-        log = convert(dict(log or {}), LogConfig, where="log")
-    # A program may change its directory before it starts the child again.
-    directory = Path(tempfile.mkdtemp(prefix="mainstem-log-")) if data is None else Path(data).absolute()
+        log = convert(_table(log, "log"), LogConfig, where="log")
+    client = _table(client, "client")
+    directory = Path(tempfile.mkdtemp(prefix="mainstem-log-")) if data is None else _directory(data)
     owner, ends = os.getpid(), ExitStack()
     if data is None:
         ends.callback(shutil.rmtree, directory, ignore_errors=True)
     try:
         start = _start_child if child else _start_thread
-        running, stop = start(directory, broker, log, client or {})
+        running, stop = start(directory, broker, log, client)
         ends.callback(stop)
         try:
             yield running
@@ -177,6 +208,23 @@ def embedded(
     finally:
         if os.getpid() == owner:  # a fork that leaves the context leaves the log running
             ends.close()
+
+
+def _table(given: Any, name: str) -> dict[str, Any]:
+    if given is not None and not isinstance(given, Mapping):
+        raise BadSetting(
+            f"{name}: expected a mapping of settings, found {type(given).__name__}", hint='as in {"name": "value"}'
+        )
+    return dict(given or {})
+
+
+def _directory(data: Any) -> Path:
+    """It is absolute: a program may change its own before it starts the child again."""
+    if not isinstance(data, (str, PathLike)) or not isinstance(os.fspath(data), str):
+        raise BadSetting(f"data: expected the path of a directory, found {type(data).__name__}", hint=_DATA)
+    if str(data) == "" or "\0" in str(data):
+        raise BadSetting(f"data: expected the path of a directory, found {str(data)!r}", hint=_DATA)
+    return Path(data).absolute()
 
 
 def _start_child(

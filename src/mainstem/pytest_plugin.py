@@ -6,6 +6,7 @@
 import re
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,7 +28,7 @@ def mainstem_log(mainstem_log_settings: Mapping[str, Any]) -> "Iterator[Embedded
     """A log that speaks the Kafka protocol, started for this test session and removed after it."""
     from mainstem import embedded
 
-    with embedded(**mainstem_log_settings) as log:
+    with _hints_shown(), embedded(**mainstem_log_settings) as log:
         yield log
 
 
@@ -36,8 +37,21 @@ def mainstem_child_log(mainstem_log_settings: Mapping[str, Any]) -> "Iterator[Ch
     """A log of this test's own, in a new directory and a process of its own: `kill()` it, `start()` it again."""
     from mainstem import embedded
 
-    with embedded(**{**mainstem_log_settings, "data": None, "child": True}) as log:
+    with _hints_shown(), embedded(**{**mainstem_log_settings, "data": None, "child": True}) as log:
         yield log
+
+
+@contextmanager
+def _hints_shown() -> Iterator[None]:
+    """Pytest shows an error's notes, and knows nothing of our hints."""
+    from mainstem.core import MainstemError
+
+    try:
+        yield
+    except MainstemError as error:
+        if error.hint:
+            error.add_note(f"hint: {error.hint}")
+        raise
 
 
 @pytest.fixture

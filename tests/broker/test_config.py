@@ -109,6 +109,55 @@ def test_rights_are_not_enforced_where_nobody_could_give_any():
         assert convert({"authorizer_enable": True, **more}, BrokerConfig, where="mainstem.toml").authorizer_enable
 
 
+_TLS = {"protocol": "SSL", "certificate_file": "c", "key_file": "k"}
+
+
+@pytest.mark.parametrize(
+    ("setting", "needs"),
+    [
+        ({"certificate_file": "c"}, "SSL or SASL_SSL"),
+        ({"key_file": "k"}, "SSL or SASL_SSL"),
+        ({"client_ca_file": "c"}, "SSL or SASL_SSL"),
+        ({"client_auth": "required"}, "SSL or SASL_SSL"),
+        ({"sasl_enabled_mechanisms": ["PLAIN"]}, "SASL_SSL or SASL_PLAINTEXT"),
+    ],
+    ids=str,
+)
+def test_what_would_protect_nothing_is_refused(setting, needs):
+    """It was taken without a word, and everybody could connect."""
+    (name,) = setting
+    for tree, where in ((setting, ""), ({"listeners": {"x": {"port": 1, **setting}}}, "listeners.x: ")):
+        with pytest.raises(BadSetting, match=f"{where}{name} has no effect with protocol PLAINTEXT: set .*{needs}"):
+            convert(tree, BrokerConfig, where="mainstem.toml")
+
+
+def test_what_only_another_listener_needs_is_taken():
+    users = {"users": {"alice": "a"}, "sasl_enabled_mechanisms": ["PLAIN"]}
+    files = {name: _TLS[name] for name in ("certificate_file", "key_file")}
+    for tree in (
+        {**_TLS, "listeners": {"plain": {"port": 1}}},
+        {**files, "listeners": {"safe": {"port": 1, "protocol": "SSL"}}},
+        {**users, "listeners": {"known": {"port": 1, "protocol": "SASL_PLAINTEXT"}}},
+        {"client_auth": "none"},
+    ):
+        convert(tree, BrokerConfig, where="mainstem.toml")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"users": {"alice": "hidden"}}, "users has no effect with protocol PLAINTEXT"),
+        ({"users_file": "f"}, "users_file has no effect with protocol PLAINTEXT"),
+        ({"users": {"alice": "hidden", "": "hidden"}, "protocol": "SASL_PLAINTEXT"}, "a name and a password each"),
+        ({"users": {"alice": ""}, "protocol": "SASL_PLAINTEXT"}, "expected a password for alice"),
+    ],
+)
+def test_users_that_nobody_could_be_are_refused(settings, message):
+    with pytest.raises(BadSetting, match=message) as refused:
+        convert(settings, BrokerConfig, where="mainstem.toml")
+    assert "hidden" not in str(refused.value)
+
+
 def test_listeners_may_have_one_port_on_different_addresses():
     out, six = (ListenerConfig(host=host, port=9092) for host in ("192.0.2.1", "::1"))
     listeners = {"out": out, "six": six, "any": ListenerConfig(port=0)}

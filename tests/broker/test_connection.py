@@ -218,6 +218,19 @@ def test_requests_beyond_the_limit_wait_in_the_socket_and_are_answered_later():
         assert offsets == list(range(40))
 
 
+def started_requests(broker, monkeypatch):
+    """The connection of each request that the broker starts from here on."""
+    started = []
+    begin = broker.dispatch.begin
+
+    def counted(connection, frame):
+        started.append(connection)
+        return begin(connection, frame)
+
+    monkeypatch.setattr(broker.dispatch, "begin", counted)
+    return started
+
+
 def test_others_have_their_turn_beside_a_client_with_thousands_of_requests(tmp_path, monkeypatch):
     """All that had come from one client was answered before anybody else was."""
     request = frame(18, 0, 1, {})
@@ -230,14 +243,7 @@ def test_others_have_their_turn_beside_a_client_with_thousands_of_requests(tmp_p
                     stack.enter_context(socket.create_connection((broker.host, broker.port))) for _ in range(2)
                 )
                 await until(lambda: len(broker.connections) == 2, "they are not there")
-                started = []
-                begin = broker.dispatch.begin
-
-                def counted(connection, frame):
-                    started.append(connection)
-                    return begin(connection, frame)
-
-                monkeypatch.setattr(broker.dispatch, "begin", counted)
+                started = started_requests(broker, monkeypatch)
                 many.sendall(request * 1_000)  # nothing runs until both have sent
                 one.sendall(request)
                 one.setblocking(False)
@@ -253,14 +259,7 @@ def test_what_a_client_sent_before_it_left_is_started(tmp_path, monkeypatch):
 
     async def check(directory) -> None:
         async with running(directory, ManualClock(), BrokerConfig(port=0, queued_max_requests=1_000)) as broker:
-            started = []
-            begin = broker.dispatch.begin
-
-            def counted(connection, frame):
-                started.append(connection)
-                return begin(connection, frame)
-
-            monkeypatch.setattr(broker.dispatch, "begin", counted)
+            started = started_requests(broker, monkeypatch)
             with socket.create_connection((broker.host, broker.port)) as client:
                 await until(lambda: len(broker.connections) == 1, "it is not there")
                 client.sendall(frame(18, 0, 1, {}) * 300)

@@ -75,6 +75,7 @@ def test_the_settings_it_names_are_there() -> None:
     known = set(re.findall(r"`([a-z]+(?:_[a-z]+)+)`", PAGE)) - {
         "anybody_may_connect",
         "nothing_is_encrypted",
+        "no_users",
         "producer_byte_rate",
         "consumer_byte_rate",
         "request_percentage",

@@ -60,6 +60,8 @@ def test_a_bad_address_is_told_at_once(bootstrap):
         {"mechanism": "PLAIN"},
         {"protocol": "SSL", "key_file": "/k.pem"},
         {"protocol": "SSL", "certificate_file": "/c.pem"},
+        {"ca_file": "/ca.pem"},
+        {"certificate_file": "/c.pem", "key_file": "/k.pem"},
     ],
 )
 def test_half_of_a_security_setting_is_refused(settings):

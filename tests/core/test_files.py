@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from mainstem.core.files import make_directory, sync_directory, write_atomically
+from mainstem.core.files import check_regular, make_directory, sync_directory, write_atomically
 
 
 def test_the_content_is_replaced_and_no_neighbour_stays(tmp_path):
@@ -64,6 +64,17 @@ def test_a_directory_that_is_made_is_durable_with_those_above_it(tmp_path, monke
     assert set(synced) == {tmp_path, tmp_path / "a"}
     make_directory(tmp_path / "a" / "b")
     assert len(synced) == 2
+
+
+def test_what_may_wait_for_ever_is_no_regular_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "link").symlink_to("file")
+    for name in ("file", "link"):
+        check_regular(tmp_path / name)
+    for name, reason in {"pipe": "Is a pipe", ".": "Is a directory", "nothing": "No such file"}.items():
+        with pytest.raises(OSError, match=reason):
+            check_regular(str(tmp_path / name))
 
 
 def test_only_a_directory_can_be_synced_as_one(tmp_path):

@@ -20,7 +20,7 @@ def test_nodes_have_the_views_and_an_address_each():
 @pytest.mark.parametrize(
     ("nodes", "told"),
     [
-        ({"a": {"views": {"v": {"kind": "kv", "topics": "t"}}}}, "Invalid enum value 'kv'"),
+        ({"a": {"views": {"v": {"kind": "kv", "topics": "t"}}}}, "expected one of key-value, search, sql, found 'kv'"),
         ({"a": {"views": {"v": {"kind": "sql"}}}}, "missing required field `topics`"),
         ({"a": {"views": {"v": {"kind": "sql", "topics": []}}}}, "expected the topics"),
         ({"a": {"views": {"v": {"kind": "sql", "topics": ["t", "t"]}}}}, "expected each once"),

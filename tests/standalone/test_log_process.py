@@ -20,7 +20,9 @@ def test_the_environment_is_above_the_file_and_the_address_above_both(tmp_path):
 def test_without_an_address_the_settings_say_where(tmp_path):
     """The command's default was above the file: `[broker] port` meant nothing."""
     file = tmp_path / "mainstem.toml"
-    file.write_text("[broker]\nhost = '127.0.0.3'\nport = 1\ncertificate_file = 'log.pem'\n")
+    file.write_text(
+        "[broker]\nhost = '127.0.0.3'\nport = 1\nprotocol = 'SSL'\ncertificate_file = 'log.pem'\nkey_file = 'log.key'\n"
+    )
     broker, _ = log_settings(None, file, {})
     assert (broker.host, broker.port) == ("127.0.0.3", 1)
     assert broker.certificate_file == str(tmp_path / "log.pem")
@@ -51,7 +53,7 @@ def test_what_is_no_setting_of_a_node_is_refused_by_the_log_alone_too(tmp_path):
     with pytest.raises(BadSetting, match=rf"^{file}: unknown table \[borker\]$"):
         log_settings("127.0.0.1:0", file, {})
     file.write_text("broker = 1\n")
-    with pytest.raises(BadSetting, match=rf"^{file}: \[broker\]: Expected `object`, got `int`"):
+    with pytest.raises(BadSetting, match=rf"^{file}: \[broker\]: expected a table of settings, found `int`"):
         log_settings("127.0.0.1:0", file, {})
     file.write_text("[sources.shop]\ntype = 'file'\n[log]\nread_threads = 2\n")  # of the other processes
     assert log_settings("127.0.0.1:0", file, {"MAINSTEM_SINKS__LAKE__TYPE": "delta"})[1].read_threads == 2

@@ -100,6 +100,25 @@ def check_listener(name: str, listener: ListenerConfig) -> None:
         raise ValueError(f"{where}client_auth {listener.client_auth} needs client_ca_file, found none")
 
 
+def check_used(where: str, listener: ListenerConfig, *, tls: bool, sasl: bool) -> None:
+    """Refuse what says who may connect, or that nobody listens in, where it would have no effect.
+
+    Raises:
+        ValueError: the message names the listener and the setting.
+    """
+    for field in () if tls else (*_FILES, "client_auth"):
+        if getattr(listener, field) not in ("", "none"):
+            raise _without_effect(f"{where}{field}", listener, "SSL or SASL_SSL")
+    if listener.sasl_enabled_mechanisms and not sasl:
+        raise _without_effect(f"{where}sasl_enabled_mechanisms", listener, "SASL_SSL or SASL_PLAINTEXT")
+
+
+def _without_effect(what: str, listener: ListenerConfig, protocols: str) -> ValueError:
+    return ValueError(
+        f"{what} has no effect with protocol {listener.protocol}: set protocol to {protocols}, or leave it out"
+    )
+
+
 def check_addresses(listeners: Mapping[str, ListenerConfig]) -> None:
     """Refuse two that would listen at one address: the system lets the second bind, and never hear of a client.
 
@@ -334,6 +353,11 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
 
     def __post_init__(self) -> None:
         listeners = self.all_listeners()
+        tls, sasl = (any(getattr(each, kind) for each in listeners.values()) for kind in ("tls", "sasl"))
+        check_used("", self, tls=tls, sasl=sasl)
+        self._check_users(sasl=sasl)
+        for name, each in self.listeners.items():
+            check_used(f"listeners.{name}: ", each, tls=each.tls, sasl=each.sasl)
         for name, each in listeners.items():
             check_listener(name, each)
         check_addresses(listeners)
@@ -362,6 +386,15 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
                 f"group_streams_num_standby_replicas: expected at most {self.group_streams_max_standby_replicas} "
                 f"(group_streams_max_standby_replicas), found {self.group_streams_num_standby_replicas}"
             )
+
+    def _check_users(self, *, sasl: bool) -> None:
+        for user, password in self.users.items():
+            if not user or not password:
+                name = f"a password for {user}" if user else "a name and a password each"
+                raise ValueError(f"users: expected {name}, found an empty text")
+        if not sasl and (self.users or self.users_file):
+            setting = "users" if self.users else "users_file"
+            raise _without_effect(setting, self, "SASL_SSL or SASL_PLAINTEXT")
 
     def _check_groups(self, kind: str) -> None:
         for name in _BOUNDED[kind]:

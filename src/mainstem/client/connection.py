@@ -55,6 +55,11 @@ class Security(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if bool(self.certificate_file) != bool(self.key_file):
             given, absent = sorted(("certificate_file", "key_file"), key=lambda name: not getattr(self, name))
             raise ValueError(f"{given} needs {absent}, found none: set both or neither")
+        for file in ("ca_file", "certificate_file"):
+            if getattr(self, file) and not self.tls:
+                raise ValueError(
+                    f"{file} has no effect with protocol {self.protocol}: set protocol to SSL or SASL_SSL, or leave it out"
+                )
 
     def __repr__(self) -> str:
         return f"Security(protocol={self.protocol!r}, mechanism={self.mechanism!r}, username={self.username!r})"

@@ -6,7 +6,7 @@ import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -35,9 +35,13 @@ def read_toml(path: Path, *, hint: str = "give a project directory that holds a 
     except FileNotFoundError:
         raise BadSetting(f"{path}: no such file", hint=hint) from None
     except OSError as error:
-        raise BadSetting(f"{path}: expected a file to read: {error.strerror}") from None
+        raise BadSetting(
+            f"{path}: expected a file to read: {error.strerror}", hint="it has to be a file that this user may read"
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadSetting(f"{path}: not valid TOML: {error}") from None
+        raise BadSetting(
+            f"{path}: not valid TOML: {error}", hint='a table is [name], a setting name = "text" or name = 5'
+        ) from None
 
 
 def overlay_environment(tree: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
@@ -144,7 +148,8 @@ def convert(tree: Any, kind: type[T], *, where: str) -> T:
     try:
         return msgspec.convert(tree, prepared(kind), strict=False)
     except msgspec.ValidationError as error:
-        raise BadSetting(f"{where}: {_in_one_line(str(error), tree)}", hint=_what_to_do(str(error), kind)) from None
+        told = str(error)
+        raise BadSetting(f"{where}: {_in_one_line(told, tree, kind)}", hint=_what_to_do(told, kind)) from None
 
 
 def suggestion(name: str, known: Iterable[str], otherwise: str = "") -> str:
@@ -182,34 +187,104 @@ def in_parts(error: str) -> tuple[str, str, str]:
     return path, "expected" + reason.removeprefix("Expected") if reason.startswith("Expected") else reason, kind
 
 
-def _in_one_line(error: str, tree: Any) -> str:
-    """What msgspec says, with the setting first; and with its value where a number is expected: that is no secret."""
+_ENUM = re.compile("Invalid enum value '(.*)'")
+
+
+def _steps(error: str, tree: Any, kind: Any) -> list[str]:
+    """The path of what msgspec says; where that says `[...]`, the name of the first table that is wrong by itself."""
+    path, _, _ = in_parts(error)
+    *parts, last = path.split("[...]")
+    steps: list[str] = []
+    for part in parts:
+        steps += part.removeprefix(".").split(".")
+        tables = _found(tree, steps)
+        names = tables if isinstance(tables, Mapping) else ()
+        wrong = [name for name in names if _error_of(_nested([*steps, name], tables[name]), kind) == error]
+        if not wrong:
+            return path.split(".")
+        steps.append(wrong[0])
+    return steps + [step for step in last.split(".") if step]
+
+
+def _error_of(tree: Any, kind: Any) -> str:
+    try:
+        msgspec.convert(tree, prepared(kind), strict=False)
+    except msgspec.ValidationError as error:
+        return str(error)
+    return ""
+
+
+def _nested(steps: Sequence[str], value: Any) -> Any:
+    return {steps[0]: _nested(steps[1:], value)} if steps else value
+
+
+def _found(tree: Any, steps: Iterable[str]) -> Any:
+    """What is at `steps` in `tree`; None where there is nothing."""
+    for step in steps:
+        tree = tree.get(step) if isinstance(tree, Mapping) else None
+    return tree
+
+
+def _in_one_line(error: str, tree: Any, of: Any) -> str:
+    """What msgspec says of settings of the type `of`, with the setting first; and with its value where a number is
+    expected: that is no secret.
+    """
     path, reason, kind = in_parts(error)
     if not path:
-        return error
+        return re.sub("Expected `object`, got `(.+)`", r"expected a table of settings, found `\1`", error)
+    steps = _steps(error, tree, of)
+    setting = ".".join(steps)
+    if (value := _ENUM.match(reason)) and (known := _texts(_field(of, path))):
+        return f"{setting}: expected one of {', '.join(known)}, found {value[1]!r}"
     if not re.match(r"expected `(int|float)( \| null)?`", reason):
-        return f"{path}: {reason}, found `{kind}`" if kind else f"{path}: {reason}"
-    found = tree
-    for step in path.split("."):
-        found = found.get(step) if isinstance(found, Mapping) else None
-    return f"{path}: {reason}" if found is None else f"{path}: {reason}, found {found!r}"
+        reason = reason.replace("expected `object`", "expected a table of settings")
+        return f"{setting}: {reason}, found `{kind}`" if kind else f"{setting}: {reason}"
+    found = _found(tree, steps)
+    return f"{setting}: {reason}" if found is None else f"{setting}: {reason}, found {found!r}"
 
 
 def _what_to_do(error: str, kind: Any) -> str:
     """The hint for what msgspec says of settings of the type `kind`."""
-    path, _, _ = in_parts(error)
-    steps = path.split(".") if path else []
+    path, reason, _ = in_parts(error)
     if unknown := re.match(r"Object contains unknown field `(.+?)`", error):
-        return suggestion(unknown[1], _fields(kind, steps))
-    field = _fields(kind, steps[:-1]).get(steps[-1]) if steps else None
+        return suggestion(unknown[1], _fields(kind, _split(path)))
+    field = _field(kind, path)
+    if field is not None and (value := _ENUM.match(reason)):
+        close = difflib.get_close_matches(value[1], _texts(field), 1)
+        return f"did you mean {close[0]}?" if close else "give one of them"
     default = None if field is None else field.default
     told = isinstance(default, (int, float, str)) and default != ""
     return f"its default is {msgspec.json.encode(default).decode()}" if told else ""
 
 
+def _texts(field: msgspec.structs.FieldInfo | None) -> list[str]:
+    """What a setting takes, where that is one or more of some texts."""
+    return [] if field is None else [text for text in _literals(field.type) if text]
+
+
+def _literals(kind: Any) -> tuple[str, ...]:
+    return get_args(kind) if get_origin(kind) is Literal else sum(map(_literals, get_args(kind)), ())
+
+
+def _field(kind: Any, path: str) -> msgspec.structs.FieldInfo | None:
+    """The field at `path`, which may go on to one of its values, as in `mechanisms[0]`."""
+    *steps, last = _split(path) or [""]
+    return _fields(kind, steps).get(last.partition("[")[0])
+
+
+def _split(path: str) -> list[str]:
+    return path.replace("[...]", "[]").split(".") if path else []
+
+
 def _fields(kind: Any, steps: Sequence[str]) -> dict[str, msgspec.structs.FieldInfo]:
-    """The fields of the struct at `steps` below the struct `kind`, by name; none where there is no struct."""
+    """The fields of the struct at `steps` below the type `kind`, by name; none where there is no struct."""
     if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
         return {}
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
-    return _fields(fields[steps[0]].type, steps[1:]) if steps and steps[0] in fields else {} if steps else fields
+    if not steps:
+        return fields
+    name, inside, _ = steps[0].partition("[")
+    if name not in fields:
+        return {}
+    inner = fields[name].type
+    return _fields(get_args(inner)[-1] if inside else inner, steps[1:])

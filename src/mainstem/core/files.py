@@ -1,6 +1,8 @@
 """Small files that are either the old or the new version after a crash, never a mixture."""
 
+import errno
 import os
+import stat
 from pathlib import Path
 
 
@@ -19,6 +21,19 @@ def make_directory(path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
     for each in missing:
         sync_directory(each.parent)
+
+
+def check_regular(path: Path | str) -> None:
+    """Refuse what may block who opens it: a named pipe waits until somebody writes.
+
+    Raises:
+        OSError: there is nothing at `path`, or no file; `strerror` says what.
+    """
+    mode = Path(path).stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "Is a pipe, a socket or a device", str(path))
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -42,7 +42,7 @@ class DirectoryLock:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise UnusableDirectory(
-                f"{directory}: expected a directory to write to: {error.strerror}", hint="choose another with --data"
+                f"{directory}: expected a directory to write to: {error.strerror}", hint="choose another directory"
             ) from None
         keep_from_forks(self)
         if not self._take():
@@ -51,7 +51,7 @@ class DirectoryLock:
             own = holder == str(os.getpid())
             hint = "that is this program: close what has it" if own else "stop that process"
             raise DirectoryInUse(
-                f"{directory}: in use by process {holder}", hint=f"{hint}, or choose another directory with --data"
+                f"{directory}: in use by process {holder}", hint=f"{hint}, or choose another directory"
             )
         name_of_holder = f"{os.getpid()}\n".encode()
         with contextlib.suppress(OSError):

@@ -1,6 +1,7 @@
 """Credentials: what is kept of a password, where users come from, and what a wrong file is told."""
 
 import asyncio
+import os
 
 import pytest
 
@@ -76,5 +77,13 @@ def test_a_line_that_is_none_is_named_and_not_shown(tmp_path, text):
     with pytest.raises(BadSetting, match=r"users, line \d: expected") as refused:
         read_users(str(file))
     assert "hidden" not in str(refused.value)
-    with pytest.raises(BadSetting, match="expected a file to read"):
+    with pytest.raises(BadSetting, match="expected a file to read") as refused:
         read_users(str(tmp_path / "nowhere"))
+    assert "NAME:PASSWORD" in refused.value.hint
+
+
+def test_a_pipe_that_nobody_writes_to_is_no_file_of_users(tmp_path):
+    """The start waited for its writer, and SIGTERM did not end it."""
+    os.mkfifo(tmp_path / "users")
+    with pytest.raises(BadSetting, match="users: expected a file to read: Is a pipe"):
+        read_users(str(tmp_path / "users"))

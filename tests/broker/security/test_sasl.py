@@ -281,6 +281,22 @@ def test_a_failure_is_answered_late_and_ends_the_connection(tmp_path, monkeypatc
     asyncio.run(check())
 
 
+def test_that_nobody_can_say_who_he_is_is_told_at_the_start(tmp_path, monkeypatch):
+    logs = structlog.testing.CapturingLogger()
+    monkeypatch.setattr("mainstem.broker.security.sasl.log", logs)
+
+    async def check() -> None:
+        async with running(tmp_path, SystemClock(), config()):
+            assert not logs.calls
+        async with running(tmp_path, SystemClock(), config(users={})) as broker:
+            assert [each.args for each in logs.calls] == [("no_users",)]
+            await broker.credentials.change(iter(()), iter([("bob", 1, 4096, b"salt", b"salted")]))
+        async with running(tmp_path, SystemClock(), config(users={})):
+            assert len(logs.calls) == 1
+
+    asyncio.run(check())
+
+
 def test_a_session_that_ends_is_prolonged_by_saying_it_again(tmp_path):
     """KIP-368."""
     clock = ManualClock()

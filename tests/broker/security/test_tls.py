@@ -103,8 +103,22 @@ def test_a_renewed_certificate_is_taken_and_one_that_does_not_fit_is_not(tmp_pat
     assert served_name(context, authority) == "CN=second"
 
 
-@pytest.mark.parametrize("what", ["missing", "empty", "other key", "encrypted", "authorities"])
-def test_files_that_do_not_fit_are_told_with_their_names(tmp_path, what):
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        ("missing", "certificate_file"),
+        ("empty", "certificate_file"),
+        ("broken", "certificate_file"),
+        ("pipe", "certificate_file"),
+        ("no key", "key_file"),
+        ("key pipe", "key_file"),
+        ("other key", "key_file"),
+        ("encrypted", "key_file"),
+        ("authorities", "client_ca_file"),
+        ("authorities pipe", "client_ca_file"),
+    ],
+)
+def test_files_that_do_not_fit_are_told_with_their_names(tmp_path, what, told):
     authority = Authority(tmp_path)
     pem, key = authority.issue("log")
     ca = ""
@@ -112,6 +126,17 @@ def test_files_that_do_not_fit_are_told_with_their_names(tmp_path, what):
         pem.unlink()
     elif what == "empty":
         pem.write_text("")
+    elif what == "broken":
+        pem.write_text(pem.read_text().replace("A", "B", 50))
+    elif what == "no key":
+        key.write_text("none")
+    elif what.endswith("pipe"):
+        for file in (pem,) if what == "pipe" else (key,) if what == "key pipe" else ():
+            file.unlink()
+            os.mkfifo(file)
+        if what == "authorities pipe":
+            ca = str(tmp_path / "ca")
+            os.mkfifo(ca)
     elif what == "other key":
         key.write_bytes(authority.issue("other")[1].read_bytes())
     elif what == "encrypted":
@@ -120,5 +145,6 @@ def test_files_that_do_not_fit_are_told_with_their_names(tmp_path, what):
         key.write_bytes(plain.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, secret))
     else:
         ca = os.fspath(tmp_path / "nowhere.pem")
-    with pytest.raises(BadSetting, match="listener x: client_ca_file" if ca else f"listener x: certificate_file {pem}"):
+    file = {"certificate_file": pem, "key_file": key, "client_ca_file": ca}[told]
+    with pytest.raises(BadSetting, match=f"^listener x: {told} {file}: expected"):
         RenewedContext("listener x", str(pem), str(key), ca, "none", ManualClock())

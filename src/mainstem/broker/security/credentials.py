@@ -18,6 +18,7 @@ import msgspec
 
 from mainstem.broker.facts import Facts
 from mainstem.core.config import BadSetting
+from mainstem.core.files import check_regular
 from mainstem.core.prepared import prepared
 from mainstem.wire.errors import Code, RequestError
 
@@ -98,6 +99,10 @@ class Credentials:
             label, _, user = key.partition(":")
             if label in MECHANISMS:
                 self._kept[user, MECHANISMS[label]] = msgspec.convert(fact, prepared(Credential))
+
+    def __bool__(self) -> bool:
+        """Whether there is a user."""
+        return bool(self._kept or self._given)
 
     def find_or_pretend(self, user: str, mechanism: Mechanism) -> tuple[Credential, bool]:
         """The user's credential, or one that no password has; whether there is such a user.
@@ -181,19 +186,23 @@ def read_users(file: str) -> dict[str, str]:
     Raises:
         BadSetting: it cannot be read, or a line is none; the message names the line, not what it says.
     """
+    hint = "it has a line NAME:PASSWORD for each user"
     try:
+        check_regular(file)
         lines = Path(file).read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8"
-        raise BadSetting(f"users_file {file}: expected a file to read: {reason}") from None
+        raise BadSetting(f"users_file {file}: expected a file to read: {reason}", hint=hint) from None
     users: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#"):
             continue
         user, colon, password = line.partition(":")
         if not (user and colon and password):
-            raise BadSetting(f"users_file {file}, line {number}: expected NAME:PASSWORD")
+            raise BadSetting(f"users_file {file}, line {number}: expected NAME:PASSWORD", hint=hint)
         if user in users:
-            raise BadSetting(f"users_file {file}, line {number}: expected each user once, found {user} again")
+            raise BadSetting(
+                f"users_file {file}, line {number}: expected each user once, found {user} again", hint=hint
+            )
         users[user] = password
     return users

@@ -23,6 +23,7 @@ import msgspec
 from mainstem.broker.security.errors import AuthenticationFailed
 from mainstem.core import Clock, UserError
 from mainstem.core.config import BadSetting
+from mainstem.core.files import check_regular
 from mainstem.core.http import open_request
 from mainstem.core.logging import get_logger
 from mainstem.core.prepared import prepared
@@ -98,6 +99,7 @@ class Keys:
         del again
         file = Path(self._where.removeprefix("file://"))
         try:
+            check_regular(file)
             found = file.stat()
             state = (found.st_mtime_ns, found.st_size, found.st_ino)
             if state == self._state:
@@ -106,7 +108,8 @@ class Keys:
         except (OSError, ValueError) as error:
             if self._keys is None:
                 raise BadSetting(
-                    f"sasl_oauthbearer_jwks_endpoint_url {file}: expected a JWKS document: {error}"
+                    f"sasl_oauthbearer_jwks_endpoint_url {file}: expected a JWKS document: {error}",
+                    hint="give the address or the file of one, as who makes the tokens publishes it",
                 ) from None
             log.warning("keys_not_renewed", where=self._where, reason=str(error))
             return

@@ -86,6 +86,9 @@ def mechanisms(credentials: Credentials, config: "BrokerConfig", clock: Clock) -
     def scram(mechanism: Mechanism) -> Callable[[], Exchange]:
         return lambda: ScramExchange(mechanism, credentials)
 
+    if not (credentials or config.bearer):
+        hint = "give users or users_file in [broker], or make one through a listener without SASL (kafka-configs)"
+        log.warning("no_users", hint=f"no client can say who it is: {hint}")
     made: dict[str, Callable[[], Exchange]] = {name: scram(each) for name, each in MECHANISMS.items()}
     made["PLAIN"] = lambda: PlainExchange(credentials)
     if config.bearer:

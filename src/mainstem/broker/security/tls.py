@@ -5,6 +5,7 @@ looked at, at most once a second. Files that do not load (half written, a key th
 use, and are told in the log.
 """
 
+import re
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, Final
 
 from mainstem.core import Clock
 from mainstem.core.config import BadSetting
+from mainstem.core.files import check_regular
 from mainstem.core.logging import get_logger
 
 _SECONDS_BETWEEN_LOOKS: Final = 1.0
@@ -34,6 +36,14 @@ _TEXTS: Final = {12: "utf-8", 19: "ascii", 20: "latin-1", 22: "ascii", 28: "utf-
 
 _SET: Final = 0x31
 _VERSION: Final = 0xA0
+
+_HINTS: Final = {
+    "certificate_file": "give a PEM file of the log's certificate with its chain",
+    "key_file": "give a PEM file of the certificate's private key, without a pass phrase",
+    "client_ca_file": "give a PEM file of the authorities that sign the clients' certificates",
+}
+_OF_CERTIFICATES: Final = ("EE_", "CA_")
+"""How OpenSSL's reasons begin where a certificate is too weak: a short key, an old digest."""
 
 log = get_logger()
 
@@ -95,24 +105,51 @@ class RenewedContext(ssl.SSLContext):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION  # a client could ask for costly handshakes without end
-        hint = "give PEM files: the certificate with its chain, and its key without a pass phrase"
+        for setting, file in zip(_HINTS, self._files, strict=True):
+            if file:
+                self._check_file(setting, file)
         try:
             context.load_cert_chain(certificate_file, key_file, password=lambda: "")
         except OSError as error:  # ssl.SSLError is one
-            raise BadSetting(
-                f"{self._where}: certificate_file {certificate_file} with key_file {key_file}: {_reason(error)}",
-                hint=hint,
-            ) from None
+            reason = getattr(error, "reason", None) or ""
+            certificate = _holds_certificate(certificate_file) and not reason.startswith(_OF_CERTIFICATES)
+            if certificate and reason in ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH"):
+                raise BadSetting(
+                    f"{self._where}: key_file {key_file}: expected the private key of the first certificate in "
+                    f"certificate_file {certificate_file}, found that of another",
+                    hint="the log's own certificate comes first, then those between it and its authority",
+                ) from None
+            setting, file = ("key_file", key_file) if certificate else ("certificate_file", certificate_file)
+            raise self._wrong(setting, file, error) from None
         context.verify_mode = _CLIENT_AUTH[self._client_auth]
         if client_ca_file:
             try:
                 context.load_verify_locations(client_ca_file)
             except OSError as error:
-                raise BadSetting(
-                    f"{self._where}: client_ca_file {client_ca_file}: {_reason(error)}",
-                    hint="give a PEM file of the authorities that sign the clients' certificates",
-                ) from None
+                raise self._wrong("client_ca_file", client_ca_file, error) from None
         return context
+
+    def _check_file(self, setting: str, file: str) -> None:
+        try:
+            check_regular(file)
+            with Path(file).open("rb"):
+                pass
+        except OSError as error:
+            raise self._wrong(setting, file, error) from None
+
+    def _wrong(self, setting: str, file: str, error: OSError) -> BadSetting:
+        return BadSetting(f"{self._where}: {setting} {file}: {_reason(error)}", hint=_HINTS[setting])
+
+
+def _holds_certificate(file: str) -> bool:
+    """Whether OpenSSL takes what is there as certificates: it does not say which of two files it means."""
+    text = Path(file).read_text(errors="replace")
+    found = re.findall("-----BEGIN [A-Z0-9 ]*CERTIFICATE-----.*?-----END [A-Z0-9 ]*CERTIFICATE-----", text, re.DOTALL)
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata="\n".join(found))
+    except (ssl.SSLError, ValueError):
+        return False
+    return True
 
 
 def _time_of(file: str) -> Any:
