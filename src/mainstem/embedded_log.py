@@ -86,13 +86,15 @@ class EmbeddedLog:
         except KafkaException as error:
             raise BadSetting(f"client: {error.args[0].str()}", hint="give what librdkafka's clients take") from None
         done = admin.create_topics([topic], request_timeout=_ADMIN_SECONDS)[topic.topic]
-        refused: list[KafkaError] = []
-        while not (refused or wait([done], _POLL_SECONDS).done):
+        refusals = (KafkaError._AUTHENTICATION, KafkaError._SSL)
+        while not wait([done], _POLL_SECONDS).done and not any(each.code() in refusals for each in told):
             admin.poll(0)
-            refused = [each for each in told if each.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL)]
-        if refused:
-            hint = "what `client=` says of user, password and certificates has to fit the log's own `broker=`"
-            raise BrokerUnavailable(f"{self.bootstrap}: {refused[0].str()}", hint=hint)
+        if done.done() and isinstance(failed := done.exception(), KafkaException):
+            told.append(failed.args[0])
+        for each in told:
+            if each.code() in refusals:
+                hint = "what `client=` says of user, password and certificates has to fit the log's own `broker=`"
+                raise BrokerUnavailable(f"{self.bootstrap}: {each.str()}", hint=hint)
         try:
             done.result()
         except KafkaException as error:

@@ -187,7 +187,7 @@ def in_parts(error: str) -> tuple[str, str, str]:
     return path, "expected" + reason.removeprefix("Expected") if reason.startswith("Expected") else reason, kind
 
 
-_ENUM = re.compile("Invalid enum value '(.*)'")
+_ENUM = "Invalid enum value '(.*)'"
 
 
 def _steps(error: str, tree: Any, kind: Any) -> list[str]:
@@ -234,7 +234,7 @@ def _in_one_line(error: str, tree: Any, of: Any) -> str:
         return re.sub("Expected `object`, got `(.+)`", r"expected a table of settings, found `\1`", error)
     steps = _steps(error, tree, of)
     setting = ".".join(steps)
-    if (value := _ENUM.match(reason)) and (known := _texts(_field(of, path))):
+    if (value := re.match(_ENUM, reason)) and (known := _texts(_field(of, path))):
         return f"{setting}: expected one of {', '.join(known)}, found {value[1]!r}"
     if not re.match(r"expected `(int|float)( \| null)?`", reason):
         reason = reason.replace("expected `object`", "expected a table of settings")
@@ -249,7 +249,7 @@ def _what_to_do(error: str, kind: Any) -> str:
     if unknown := re.match(r"Object contains unknown field `(.+?)`", error):
         return suggestion(unknown[1], _fields(kind, _split(path)))
     field = _field(kind, path)
-    if field is not None and (value := _ENUM.match(reason)):
+    if field is not None and (value := re.match(_ENUM, reason)):
         close = difflib.get_close_matches(value[1], _texts(field), 1)
         return f"did you mean {close[0]}?" if close else "give one of them"
     default = None if field is None else field.default

@@ -23,17 +23,18 @@ def make_directory(path: Path) -> None:
         sync_directory(each.parent)
 
 
-def check_regular(path: Path | str) -> None:
-    """Refuse what may block who opens it: a named pipe waits until somebody writes.
+def check_regular(path: Path | str) -> os.stat_result:
+    """What the system says of a file. What may block who opens it is refused: a named pipe waits for who writes to it.
 
     Raises:
         OSError: there is nothing at `path`, or no file; `strerror` says what.
     """
-    mode = Path(path).stat().st_mode
-    if stat.S_ISDIR(mode):
+    found = Path(path).stat()
+    if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if not stat.S_ISREG(mode):
+    if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, "Is a pipe, a socket or a device", str(path))
+    return found
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -99,8 +99,7 @@ class Keys:
         del again
         file = Path(self._where.removeprefix("file://"))
         try:
-            check_regular(file)
-            found = file.stat()
+            found = check_regular(file)
             state = (found.st_mtime_ns, found.st_size, found.st_ino)
             if state == self._state:
                 return
