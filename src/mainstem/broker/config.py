@@ -8,6 +8,8 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
+from mainstem.core.wrong_settings import SASL_PROTOCOLS, TLS_PROTOCOLS, without_effect
+
 Amount = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
 Port = Annotated[int, Meta(ge=0, le=65_535)]
@@ -108,15 +110,9 @@ def check_used(where: str, listener: ListenerConfig, *, tls: bool, sasl: bool) -
     """
     for field in () if tls else (*_FILES, "client_auth"):
         if getattr(listener, field) not in ("", "none"):
-            raise _without_effect(f"{where}{field}", listener, "SSL or SASL_SSL")
+            raise without_effect(f"{where}{field}", listener.protocol, TLS_PROTOCOLS)
     if listener.sasl_enabled_mechanisms and not sasl:
-        raise _without_effect(f"{where}sasl_enabled_mechanisms", listener, "SASL_SSL or SASL_PLAINTEXT")
-
-
-def _without_effect(what: str, listener: ListenerConfig, protocols: str) -> ValueError:
-    return ValueError(
-        f"{what} has no effect with protocol {listener.protocol}: set protocol to {protocols}, or leave it out"
-    )
+        raise without_effect(f"{where}sasl_enabled_mechanisms", listener.protocol, SASL_PROTOCOLS)
 
 
 def check_addresses(listeners: Mapping[str, ListenerConfig]) -> None:
@@ -394,7 +390,7 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
                 raise ValueError(f"users: expected {name}, found an empty text")
         if not sasl and (self.users or self.users_file):
             setting = "users" if self.users else "users_file"
-            raise _without_effect(setting, self, "SASL_SSL or SASL_PLAINTEXT")
+            raise without_effect(setting, self.protocol, SASL_PROTOCOLS)
 
     def _check_groups(self, kind: str) -> None:
         for name in _BOUNDED[kind]:

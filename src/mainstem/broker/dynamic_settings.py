@@ -10,11 +10,11 @@ that what sets up a Kafka finds what it knows. Everything else comes from the st
 
 import asyncio
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from functools import cache
 from typing import Any, Final, TypeAlias
 
 from mainstem.broker.topics import Topics
+from mainstem.core.wrong_settings import nearest
 from mainstem.log import InvalidTopicConfig, TopicConfig
 from mainstem.wire.errors import Code, RequestError
 
@@ -187,8 +187,8 @@ def check(settings: Mapping[str, str]) -> None:
         if name in TOPIC_DEFAULTS:
             continue
         if name not in WITHOUT_EFFECT:
-            alike = get_close_matches(name, [*TOPIC_DEFAULTS, *WITHOUT_EFFECT], n=1)
-            hint = f" (or did you mean {alike[0]}?)" if alike else ""
+            alike = nearest(name, [*TOPIC_DEFAULTS, *WITHOUT_EFFECT])
+            hint = f" (or did you mean {alike}?)" if alike else ""
             raise RequestError(Code.invalid_request, f"{_STATIC}: [{name}]: mainstem.toml is where it is given{hint}")
         _check_number(name, value, whole=WITHOUT_EFFECT[name].isdigit())
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import gc
 import importlib
 import os
 import signal
@@ -77,6 +78,8 @@ class LazyGroup(click.Group):
             return None
         module, _, attribute = COMMANDS[name].partition(":")
         command = getattr(importlib.import_module(module), attribute)
+        gc.freeze()
+        gc.enable()
         assert isinstance(command, click.Command)
         return command
 

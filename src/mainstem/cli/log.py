@@ -1,6 +1,7 @@
 """`mainstem log`: the log alone."""
 
 import asyncio
+import gc
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -56,6 +57,7 @@ def start(data: Path, listen: str | None, config_file: Path | None, log_level: s
     Where the disk fails it ends, with exit code 2: what was acknowledged is safe.
     `mainstem up` starts its own log again.
     """
+    gc.disable()  # while modules are imported; `run_log` enables it
     from mainstem.standalone.log_process import run_log, skip_slow_imports
 
     skip_slow_imports()

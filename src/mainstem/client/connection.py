@@ -10,6 +10,7 @@ import msgspec
 
 from mainstem.core.address import parse_address
 from mainstem.core.config import PROJECT_FILE, convert, overlay_environment, read_toml
+from mainstem.core.wrong_settings import SASL_PROTOCOLS, TLS_PROTOCOLS, without_effect
 
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Mechanism = Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
@@ -48,18 +49,13 @@ class Security(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.sasl and not self.mechanism:
             raise ValueError(f"protocol {self.protocol} needs a mechanism, found none: set mechanism")
         if self.mechanism and not self.sasl:
-            raise ValueError(
-                f"mechanism {self.mechanism} has no effect with protocol {self.protocol}: "
-                "set protocol to SASL_SSL or SASL_PLAINTEXT, or leave mechanism out"
-            )
+            raise without_effect(f"mechanism {self.mechanism}", self.protocol, SASL_PROTOCOLS)
         if bool(self.certificate_file) != bool(self.key_file):
             given, absent = sorted(("certificate_file", "key_file"), key=lambda name: not getattr(self, name))
             raise ValueError(f"{given} needs {absent}, found none: set both or neither")
         for file in ("ca_file", "certificate_file"):
             if getattr(self, file) and not self.tls:
-                raise ValueError(
-                    f"{file} has no effect with protocol {self.protocol}: set protocol to SSL or SASL_SSL, or leave it out"
-                )
+                raise without_effect(file, self.protocol, TLS_PROTOCOLS)
 
     def __repr__(self) -> str:
         return f"Security(protocol={self.protocol!r}, mechanism={self.mechanism!r}, username={self.username!r})"

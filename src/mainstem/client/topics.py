@@ -24,8 +24,8 @@ from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable, TopicMismatch, TopicRefused, UnknownTopic
 from mainstem.client.internal import INTERNAL_TOPICS
 from mainstem.core import TopicPartition, is_topic_name
-from mainstem.core.config import suggestion
 from mainstem.core.logging import get_logger
+from mainstem.core.wrong_settings import suggestion
 
 log = get_logger()
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from mainstem.core.config import in_parts, suggestion
 from mainstem.core.prepared import prepared
+from mainstem.core.wrong_settings import in_parts, suggestion
 from mainstem.log.errors import InvalidTopicConfig
 
 FOREVER = 2**63 - 1

@@ -106,6 +106,7 @@ async def _serve(
         sys.setswitchinterval(SWITCH_SECONDS)
         gc.freeze()  # what was imported stays; what requests leave behind is young and goes at once
         gc.set_threshold(10_000, 20, 50)
+        gc.enable()
         on_ready(format_address(broker.host, broker.port))
         async with asyncio.TaskGroup() as group:
             ends = [group.create_task(event.wait()) for event in (stop, broker.log.failed)]

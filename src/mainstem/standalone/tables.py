@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mainstem.core.config import BadSetting, suggestion, variable_of
+from mainstem.core.config import BadSetting, variable_of
+from mainstem.core.wrong_settings import suggestion
 
 TABLES = (
     "project",

@@ -45,8 +45,8 @@ from mainstem.connect.sources.postgres_catalog import connect, translate
 from mainstem.connect.sources.postgres_position import decode_position
 from mainstem.connect.sources.postgres_table import SNAPSHOT_ID
 from mainstem.core import Clock, Retriable, SystemClock, TopicPartition, UserError
-from mainstem.core.config import suggestion
 from mainstem.core.logging import get_logger
+from mainstem.core.wrong_settings import suggestion
 from mainstem.records.fingerprint import MODULUS, fingerprint
 from mainstem.registry.client import Registry
 from mainstem.registry.errors import NotFound
