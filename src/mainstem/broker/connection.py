@@ -26,7 +26,7 @@ import msgspec
 
 from mainstem.broker import sending
 from mainstem.broker.answers import Later
-from mainstem.broker.errors import TooManyConnections
+from mainstem.broker.errors import NotYetServed, TooManyConnections
 from mainstem.core.errors import MainstemError
 from mainstem.core.logging import get_logger
 from mainstem.wire.errors import MalformedFrame
@@ -103,6 +103,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent: deque[Any] = deque()  # chunks, from a part of a file on, that wait until the socket takes more
         self.idle_since = broker.clock.monotonic()
         """When the last request came or the last answer left."""
+        self._waits_for_start = False  # the broker's, and takes no request meanwhile
         self._others_turn = False  # requests are left over for the next turn of the loop
         self._holding_back = False  # a coroutine is running: the next request waits for it
         self._writing_paused = False
@@ -126,6 +127,12 @@ class Connection(asyncio.BufferedProtocol):
             self.on_close.add(self._unmute)
         self._muted = self._loop.call_later(seconds, self._unmute)
         self._most_requests = 0
+
+    def all_is_served(self) -> None:
+        """The broker has started: take the request that waited for it."""
+        if self._waits_for_start and self._muted is None:
+            self._unmute()
+        self._waits_for_start = False
 
     def _unmute(self) -> None:
         if self._muted is not None:
@@ -313,7 +320,14 @@ class Connection(asyncio.BufferedProtocol):
                 self._flush_soon()
                 break
             left -= 1
-            self._start(self._requests.popleft())
+            frame = self._requests.popleft()
+            try:
+                self._start(frame)
+            except NotYetServed:
+                self._requests.appendleft(frame)
+                self._most_requests = 0
+                self._waits_for_start = True
+                break
         self._flush()
         self._adjust_reading()
 

@@ -6,8 +6,10 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.connection import Connection, Pending
+from mainstem.broker.errors import NotYetServed
 from mainstem.broker.handlers import Handler, RequestContext
 from mainstem.broker.security.quotas import PRODUCER, REQUEST, Meter, Quotas, timed
+from mainstem.broker.served import SERVED
 from mainstem.core.errors import MainstemError
 from mainstem.core.logging import get_logger
 from mainstem.wire import codec, frames, produce
@@ -44,6 +46,7 @@ class Dispatch:
 
         Raises:
             MalformedFrame: bytes that are no request, or an API or version that is not served: the connection ends.
+            NotYetServed: the broker is still starting.
         """
         authentication = connection.authentication
         if authentication is not None and authentication.bare:
@@ -59,6 +62,8 @@ class Dispatch:
                 # KIP-511: a client that is newer than we are learns what we speak from an answer in version 0.
                 pending = Pending(api_key, 0, header.correlation_id, header.client_id, None)
                 return pending, self._refuse_api_versions(handler)
+            if handler is None and api_key in SERVED:
+                raise NotYetServed(f"api {api_key}")
             raise MalformedFrame(f"api {api_key} version {version} is not served")
         if handler.decode is None:
             request = codec.decode_request(api_key, version, frame, header.body)

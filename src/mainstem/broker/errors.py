@@ -27,6 +27,10 @@ class InvalidPartitions(UserError):
     """A partition count that is not positive, or not above the present one."""
 
 
+class NotYetServed(Exception):
+    """The broker is still starting; the request is taken as soon as it has started."""
+
+
 class AddressInUse(UserError):
     """The listen address is taken, or is none of this machine's."""
 

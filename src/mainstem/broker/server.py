@@ -1,8 +1,9 @@
 """The broker: it owns the topics, the coordinators and the listening sockets, and joins the wire to the log.
 
-Its start reads top to bottom: bind (a port in use is found before anything is written), load topics, start the
-coordinators, accept. Its stop is the reverse: no new connections or requests, those in flight are answered, the
-coordinators and the topics are closed. The `LogDirectory` is the caller's to open and close.
+Its start reads top to bottom: bind (a port in use is found before anything is written), load topics, accept, open the
+coordinators. Who connects is told at once what is served, and what topics there are; other requests wait until the
+coordinators have read what they keep. Its stop is the reverse: no new connections or requests, those in flight are
+answered, the coordinators and the topics are closed. The `LogDirectory` is the caller's to open and close.
 """
 
 import asyncio
@@ -18,14 +19,12 @@ from mainstem.broker.connection import SCRATCH_BYTES, Connection
 from mainstem.broker.dispatch import Dispatch
 from mainstem.broker.dynamic_settings import DynamicSettings
 from mainstem.broker.fetch_sessions import FetchSessions
-from mainstem.broker.groups import GroupCoordinator
 from mainstem.broker.handlers import load_handlers
 from mainstem.broker.listeners import Listener
 from mainstem.broker.request_memory import RequestMemory
 from mainstem.broker.security.acls import Authorizer
 from mainstem.broker.security.quotas import Quotas
 from mainstem.broker.topics import Topics
-from mainstem.broker.transactions import TransactionCoordinator
 from mainstem.core import Clock, SystemClock, TopicPartition
 from mainstem.core.address import format_address
 from mainstem.core.forks import keep_from_forks
@@ -34,9 +33,12 @@ from mainstem.log import LogDirectory, PartitionLog
 from mainstem.log.limits import connections_limit
 
 if TYPE_CHECKING:
+    from mainstem.broker.groups import GroupCoordinator
     from mainstem.broker.security.credentials import Credentials
     from mainstem.broker.security.sasl import Exchange
+    from mainstem.broker.transactions import TransactionCoordinator
 
+_FIRST = (3, 17, 18, 36)  # Metadata, SaslHandshake, ApiVersions, SaslAuthenticate: they need no coordinator
 _GOOD_BYE_SECONDS = 1.0
 _IDLE_CHECK_SECONDS = 10.0
 
@@ -60,8 +62,8 @@ class Broker:
     topics: Topics
     dynamic: DynamicSettings
     quotas: Quotas
-    groups: GroupCoordinator
-    transactions: TransactionCoordinator
+    groups: "GroupCoordinator"
+    transactions: "TransactionCoordinator"
     loop: asyncio.AbstractEventLoop
     request_memory: RequestMemory
     answer_memory: AnswerMemory
@@ -129,14 +131,14 @@ class Broker:
                 self.authorizer = Authorizer(
                     self.topics.facts, self.config.super_users, allow_everyone_if_no_acl_found=everyone
                 )
-            self.groups = await GroupCoordinator.open(self)
-            self._stack.push_async_callback(self.groups.close)
-            self.transactions = await TransactionCoordinator.open(self)
-            self._stack.push_async_callback(self.transactions.close)
-            self.dispatch = Dispatch(self, load_handlers())
+            self.dispatch = Dispatch(self, load_handlers(_FIRST))
             for listener in self.listeners:
                 await listener.accept()
             self._look_for_idle_later()
+            await self._open_coordinators()
+            self.dispatch = Dispatch(self, load_handlers())
+            for connection in list(self.connections):
+                connection.all_is_served()
         except BaseException:
             await self.stop()
             raise
@@ -144,6 +146,16 @@ class Broker:
         self._started = True
         log.info("broker_started", address=address, cluster_id=self.topics.cluster_id, topics=len(self.topics))
         return address
+
+    async def _open_coordinators(self) -> None:
+        await asyncio.to_thread(load_handlers)  # half of what a start imports; the loop answers clients meanwhile
+        from mainstem.broker.groups import GroupCoordinator
+        from mainstem.broker.transactions import TransactionCoordinator
+
+        self.groups = await GroupCoordinator.open(self)
+        self._stack.push_async_callback(self.groups.close)
+        self.transactions = await TransactionCoordinator.open(self)
+        self._stack.push_async_callback(self.transactions.close)
 
     async def stop(self) -> None:
         """Stop in order; what was started is answered, for at most `stop_timeout_ms`."""

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from mainstem.broker.server import Broker
 
 _AT_ONCE: Final = 500
-"""Offsets of a group that are looked at before others have a turn."""
+"""Offsets that are looked at before others have a turn."""
 
 log = get_logger()
 
@@ -407,7 +407,9 @@ class GroupCoordinator:
         members: list[tuple[consumer.Key, consumer.Value]] = []
         shared: list[tuple[share.Key, share.Value]] = []
         applications: list[tuple[streams.Key, streams.Value]] = []
-        for key, stored in latest.items():
+        for number, (key, stored) in enumerate(latest.items(), 1):
+            if not number % _AT_ONCE:
+                await asyncio.sleep(0)
             try:
                 self._restore(key, stored, members, shared, applications)
             except CorruptData as error:

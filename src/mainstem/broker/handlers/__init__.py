@@ -1,6 +1,6 @@
-"""One module per API. A handler is registered by a decorator; what we advertise is what is registered.
+"""One module per API. A handler is registered by a decorator, with the API's key in the table of `broker.served`.
 
-    @handler(12, 0, 4)
+    @handler(12)
     def heartbeat(request: Any, ctx: RequestContext) -> Response:
         instance_id = getattr(request, "group_instance_id", None)
         ctx.broker.groups.classic.heartbeat(request.group_id, request.member_id, instance_id, request.generation_id)
@@ -24,9 +24,8 @@
 """
 
 import importlib
-import pkgutil
 from asyncio import Future
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
@@ -34,6 +33,7 @@ import msgspec
 from mainstem.broker.security.acls import CODES, OPERATIONS
 from mainstem.broker.security.errors import NotAllowed
 from mainstem.broker.security.quotas import MUTATION, Meter
+from mainstem.broker.served import SERVED
 from mainstem.core.logging import get_logger
 from mainstem.wire.errors import Code, RequestError
 
@@ -108,12 +108,11 @@ class RequestContext(msgspec.Struct):
 
 
 class Handler(msgspec.Struct, frozen=True):
-    """One API as it is served. `advertised_from` differs from `min_version` for Produce only (KAFKA-18659)."""
+    """How one API is answered."""
 
     api_key: int
     min_version: int
     max_version: int
-    advertised_from: int
     call: Callable[[Any, RequestContext], Any]
     failure: Callable[[Any, int], dict[str, Any]] | None
     decode: Callable[[int, bytearray, int], Any] | None
@@ -126,26 +125,23 @@ _registered: dict[int, Handler] = {}
 
 def handler(
     api_key: int,
-    min_version: int,
-    max_version: int,
     *,
-    advertised_from: int | None = None,
     failure: Callable[[Any, int], dict[str, Any]] | None = None,
     decode: Callable[[int, bytearray, int], Any] | None = None,
 ) -> Callable[[F], F]:
-    """Register the decorated function as the handler of `api_key` for versions min to max, both included."""
+    """Register the decorated function as the handler of `api_key`."""
+    served = SERVED[api_key]
 
     def register(call: F) -> F:
-        assert api_key not in _registered or _registered[api_key].call.__module__ == call.__module__, api_key
-        first = min_version if advertised_from is None else advertised_from
-        _registered[api_key] = Handler(api_key, min_version, max_version, first, call, failure, decode)
+        assert call.__module__ == f"{__name__}.{served.module}", api_key
+        _registered[api_key] = Handler(api_key, served.min_version, served.max_version, call, failure, decode)
         return call
 
     return register
 
 
-def load_handlers() -> Mapping[int, Handler]:
-    """Import every module of this package, and give the handlers by API key."""
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
-    return _registered
+def load_handlers(api_keys: Collection[int] = SERVED.keys()) -> dict[int, Handler]:
+    """Import the modules of some APIs, and give their handlers by API key."""
+    for api_key in api_keys:
+        importlib.import_module(f"{__name__}.{SERVED[api_key].module}")
+    return {api_key: _registered[api_key] for api_key in api_keys}

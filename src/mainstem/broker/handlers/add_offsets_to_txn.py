@@ -16,7 +16,7 @@ from mainstem.broker.transactions.errors import ProducerFenced
 from mainstem.wire.errors import Code, RequestError
 
 
-@handler(25, 0, 4)
+@handler(25)
 async def add_offsets_to_txn(request: Any, ctx: RequestContext) -> dict[str, Any]:
     ctx.check(WRITE, TRANSACTIONAL_ID, request.transactional_id)
     ctx.check(READ, GROUP, request.group_id)

@@ -24,7 +24,7 @@ def _failure(request: Any, code: int) -> dict[str, Any]:
     return _answer({partition: Code(code) for partition in _partitions(request)})
 
 
-@handler(24, 0, 3, failure=_failure)
+@handler(24, failure=_failure)
 async def add_partitions_to_txn(request: Any, ctx: RequestContext) -> dict[str, Any]:
     ctx.check(WRITE, TRANSACTIONAL_ID, request.v3_and_below_transactional_id)
     partitions = _partitions(request)

@@ -11,7 +11,7 @@ from mainstem.broker.security.quotas import Entity, Quotas
 from mainstem.wire.errors import Code, RequestError
 
 
-@handler(49, 0, 1, failure=lambda request, code: {"entries": [_answer(each, code) for each in request.entries]})
+@handler(49, failure=lambda request, code: {"entries": [_answer(each, code) for each in request.entries]})
 async def alter_client_quotas(request: Any, ctx: RequestContext) -> dict[str, Any]:
     ctx.check(ALTER_CONFIGS, CLUSTER, THE_CLUSTER)
     quotas = ctx.broker.quotas

@@ -17,7 +17,7 @@ from mainstem.core import MainstemError
 from mainstem.wire.errors import Code, RequestError, code_of
 
 
-@handler(33, 0, 2, failure=lambda request, code: {"responses": all_refused(request, code)})
+@handler(33, failure=lambda request, code: {"responses": all_refused(request, code)})
 async def alter_configs(request: Any, ctx: RequestContext) -> dict[str, Any]:
     return await alter_settings(request, ctx, lambda asked, _: read_configs(asked.configs))
 

@@ -30,7 +30,7 @@ def _failure(request: Any, code: int) -> dict[str, Any]:
     }
 
 
-@handler(45, 0, 1, failure=_failure)
+@handler(45, failure=_failure)
 def alter_partition_reassignments(request: Any, ctx: RequestContext) -> dict[str, Any]:
     ctx.check(ALTER, CLUSTER, THE_CLUSTER)
     return {

@@ -12,7 +12,7 @@ from mainstem.core import TopicPartition
 from mainstem.wire.errors import Code
 
 
-@handler(34, 1, 2, failure=lambda request, code: _answer(dict.fromkeys(_asked(request), Code(code))))
+@handler(34, failure=lambda request, code: _answer(dict.fromkeys(_asked(request), Code(code))))
 def alter_replica_log_dirs(request: Any, ctx: RequestContext) -> dict[str, Any]:
     ctx.check(ALTER, CLUSTER, THE_CLUSTER)
     codes: dict[TopicPartition, Code] = {}

@@ -19,7 +19,7 @@ HIDDEN = "Topic authorization failed."
 """In Kafka's words: tools show them."""
 
 
-@handler(91, 0, 0)
+@handler(91)
 async def alter_share_group_offsets(request: Any, ctx: RequestContext) -> dict[str, Any]:
     group_id = request.group_id
     ctx.check(READ, GROUP, group_id)

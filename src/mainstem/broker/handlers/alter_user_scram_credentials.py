@@ -13,7 +13,7 @@ from mainstem.core import MainstemError
 from mainstem.wire.errors import Code, RequestError, code_of
 
 
-@handler(51, 0, 0, failure=lambda request, code: {"results": [_result(name, code) for name in _users(request)]})
+@handler(51, failure=lambda request, code: {"results": [_result(name, code) for name in _users(request)]})
 async def alter_user_scram_credentials(request: Any, ctx: RequestContext) -> dict[str, Any]:
     ctx.check(ALTER, CLUSTER, THE_CLUSTER)
     credentials = ctx.broker.credentials

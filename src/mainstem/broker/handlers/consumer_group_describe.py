@@ -18,7 +18,7 @@ from mainstem.broker.handlers import RequestContext, handler
 _CLASSIC, _CONSUMER = 0, 1
 
 
-@handler(69, 0, 1, failure=lambda request, code: _DESCRIPTION.all_missing(request, code, ""))
+@handler(69, failure=lambda request, code: _DESCRIPTION.all_missing(request, code, ""))
 async def consumer_group_describe(request: Any, ctx: RequestContext) -> dict[str, Any]:
     return await _DESCRIPTION.answer(request, ctx, ctx.broker.groups.consumer)
 

@@ -19,7 +19,7 @@ from mainstem.broker.security.acls import DESCRIBE, GROUP, READ, TOPIC
 from mainstem.wire.errors import Code, RequestError
 
 
-@handler(68, 0, 1)
+@handler(68)
 def consumer_group_heartbeat(request: Any, ctx: RequestContext) -> "Future[dict[str, Any]]":
     ctx.check(READ, GROUP, request.group_id)
     for name in request.subscribed_topic_names or ():

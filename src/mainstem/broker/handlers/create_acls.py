@@ -11,7 +11,7 @@ from mainstem.broker.security import acls
 from mainstem.wire.errors import Code, RequestError
 
 
-@handler(30, 1, 3, failure=lambda request, code: {"results": [{"error_code": code} for _ in request.creations]})
+@handler(30, failure=lambda request, code: {"results": [{"error_code": code} for _ in request.creations]})
 async def create_acls(request: Any, ctx: RequestContext) -> dict[str, Any]:
     ctx.check(acls.ALTER, acls.CLUSTER, acls.THE_CLUSTER)
     authorizer = ctx.broker.authorizer

@@ -16,9 +16,7 @@ from mainstem.wire.errors import Code, RequestError, code_of
 _FIRST_STRICT: Final = 3
 
 
-@handler(
-    37, 0, 3, failure=lambda request, code: {"results": [{"name": t.name, "error_code": code} for t in request.topics]}
-)
+@handler(37, failure=lambda request, code: {"results": [{"name": t.name, "error_code": code} for t in request.topics]})
 async def create_partitions(request: Any, ctx: RequestContext) -> dict[str, Any]:
     times = Counter(each.name for each in request.topics)
     asked = {each.name: each for each in request.topics}

@@ -18,7 +18,7 @@ from mainstem.wire.errors import Code, RequestError, code_of
 _FIRST_STRICT: Final = 6
 
 
-@handler(19, 2, 7, failure=lambda request, code: {"topics": [_refused(t.name, code, None) for t in request.topics]})
+@handler(19, failure=lambda request, code: {"topics": [_refused(t.name, code, None) for t in request.topics]})
 async def create_topics(request: Any, ctx: RequestContext) -> dict[str, Any]:
     times = Counter(topic.name for topic in request.topics)
     answers = []

@@ -22,7 +22,7 @@ def _time(code: Code) -> int:
     return 0 if code is Code.delegation_token_auth_disabled else -1
 
 
-@handler(38, 1, 3)
+@handler(38)
 def create_delegation_token(request: Any, ctx: RequestContext) -> dict[str, Any]:
     kind, _, name = ctx.connection.principal.partition(":")
     own = {"token_requester_principal_type": kind, "token_requester_principal_name": name}
@@ -33,18 +33,18 @@ def create_delegation_token(request: Any, ctx: RequestContext) -> dict[str, Any]
     return {"error_code": code, "principal_type": owner_kind, "principal_name": owner, **own, **times}
 
 
-@handler(39, 1, 2)
+@handler(39)
 def renew_delegation_token(_: Any, ctx: RequestContext) -> dict[str, Any]:
     code = _refusal(ctx)
     return {"error_code": code, "expiry_timestamp": _time(code)}
 
 
-@handler(40, 1, 2)
+@handler(40)
 def expire_delegation_token(_: Any, ctx: RequestContext) -> dict[str, Any]:
     code = _refusal(ctx)
     return {"error_code": code, "expiry_timestamp": _time(code)}
 
 
-@handler(41, 1, 3)
+@handler(41)
 def describe_delegation_token(_: Any, ctx: RequestContext) -> dict[str, Any]:
     return {"error_code": _refusal(ctx)}

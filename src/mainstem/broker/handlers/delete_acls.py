@@ -11,7 +11,7 @@ from mainstem.broker.security import acls
 from mainstem.wire.errors import Code, RequestError
 
 
-@handler(31, 1, 3, failure=lambda request, code: {"filter_results": [{"error_code": code} for _ in request.filters]})
+@handler(31, failure=lambda request, code: {"filter_results": [{"error_code": code} for _ in request.filters]})
 async def delete_acls(request: Any, ctx: RequestContext) -> dict[str, Any]:
     ctx.check(acls.ALTER, acls.CLUSTER, acls.THE_CLUSTER)
     authorizer = ctx.broker.authorizer

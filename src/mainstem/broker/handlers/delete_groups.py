@@ -11,7 +11,7 @@ from mainstem.broker.security.acls import DELETE, GROUP
 from mainstem.wire.errors import Code, RequestError
 
 
-@handler(42, 0, 2)
+@handler(42)
 async def delete_groups(request: Any, ctx: RequestContext) -> dict[str, Any]:
     results = []
     for group_id in request.groups_names:

@@ -22,7 +22,7 @@ def _failure(request: Any, code: int) -> dict[str, Any]:
     }
 
 
-@handler(21, 0, 2, failure=_failure)
+@handler(21, failure=_failure)
 async def delete_records(request: Any, ctx: RequestContext) -> dict[str, Any]:
     return {
         "topics": [

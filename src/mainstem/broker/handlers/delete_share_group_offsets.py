@@ -15,7 +15,7 @@ from mainstem.broker.security.acls import DELETE, GROUP, READ, TOPIC
 from mainstem.wire.errors import Code, RequestError
 
 
-@handler(92, 0, 0)
+@handler(92)
 async def delete_share_group_offsets(request: Any, ctx: RequestContext) -> dict[str, Any]:
     ctx.check(DELETE, GROUP, request.group_id)
     if not request.group_id:

@@ -32,7 +32,7 @@ def _failure(request: Any, code: int) -> dict[str, Any]:
     }
 
 
-@handler(20, 1, 6, failure=_failure)
+@handler(20, failure=_failure)
 async def delete_topics(request: Any, ctx: RequestContext) -> dict[str, Any]:
     times = Counter(_asked(request))
     return {"responses": [await _delete(ctx, name, topic_id, count) for (name, topic_id), count in times.items()]}

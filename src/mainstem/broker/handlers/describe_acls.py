@@ -10,7 +10,7 @@ from mainstem.broker.security import acls
 from mainstem.wire.errors import Code, RequestError
 
 
-@handler(29, 1, 3)
+@handler(29)
 def describe_acls(request: Any, ctx: RequestContext) -> dict[str, Any]:
     ctx.check(acls.DESCRIBE, acls.CLUSTER, acls.THE_CLUSTER)
     authorizer = ctx.broker.authorizer

@@ -12,7 +12,7 @@ from mainstem.wire.errors import Code, RequestError
 _BROKERS, _CONTROLLERS = 1, 2
 
 
-@handler(60, 0, 2)
+@handler(60)
 def describe_cluster(request: Any, ctx: RequestContext) -> dict[str, Any]:
     endpoints = getattr(request, "endpoint_type", _BROKERS)
     if endpoints not in (_BROKERS, _CONTROLLERS):

@@ -24,7 +24,7 @@ def all_refused(request: Any, code: int) -> list[dict[str, Any]]:
     ]
 
 
-@handler(32, 1, 4, failure=lambda request, code: {"results": all_refused(request, code)})
+@handler(32, failure=lambda request, code: {"results": all_refused(request, code)})
 def describe_configs(request: Any, ctx: RequestContext) -> dict[str, Any]:
     asked = {(each.resource_type, each.resource_name): each for each in request.resources}
     results = [_describe(ctx, each, with_synonyms=request.include_synonyms) for each in asked.values()]

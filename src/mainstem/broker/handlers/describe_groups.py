@@ -20,7 +20,7 @@ from mainstem.wire.errors import Code
 _NOT_ASKED: Final = -(2**31)
 
 
-@handler(15, 0, 6)
+@handler(15)
 def describe_groups(request: Any, ctx: RequestContext) -> dict[str, Any]:
     groups, asked = ctx.broker.groups.groups, getattr(request, "include_authorized_operations", False)
     answers = []

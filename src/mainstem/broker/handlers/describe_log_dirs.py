@@ -13,7 +13,7 @@ from mainstem.broker.topics import Topic
 from mainstem.wire.errors import Code
 
 
-@handler(35, 1, 5, failure=lambda _request, code: {"results": [{"error_code": code}]})
+@handler(35, failure=lambda _request, code: {"results": [{"error_code": code}]})
 def describe_log_dirs(request: Any, ctx: RequestContext) -> dict[str, Any]:
     if not ctx.may(DESCRIBE, CLUSTER, THE_CLUSTER):
         return {"error_code": Code.cluster_authorization_failed, "results": []}

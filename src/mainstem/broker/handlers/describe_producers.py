@@ -13,7 +13,7 @@ from mainstem.core import TopicPartition
 from mainstem.wire.errors import Code
 
 
-@handler(61, 0, 0)
+@handler(61)
 def describe_producers(request: Any, ctx: RequestContext) -> dict[str, Any]:
     asked: dict[str, dict[int, None]] = {}
     for topic in request.topics:

@@ -14,7 +14,7 @@ from mainstem.wire.errors import Code
 _NAME: Final = "__cluster_metadata"
 
 
-@handler(55, 0, 2)
+@handler(55)
 def describe_quorum(request: Any, ctx: RequestContext) -> dict[str, Any]:
     ctx.check(DESCRIBE, CLUSTER, THE_CLUSTER)
     asked = [(topic.topic_name, each.partition_index) for topic in request.topics for each in topic.partitions]

@@ -21,9 +21,7 @@ from mainstem.wire.errors import Code
 _NOTHING = ShareState(start_offset=UNKNOWN)
 
 
-@handler(
-    90, 0, 1, failure=lambda request, code: {"groups": [_refused(each.group_id, code, None) for each in request.groups]}
-)
+@handler(90, failure=lambda request, code: {"groups": [_refused(each.group_id, code, None) for each in request.groups]})
 async def describe_share_group_offsets(request: Any, ctx: RequestContext) -> dict[str, Any]:
     asked = {each.group_id: each for each in request.groups}
     return {"groups": [await _group(each, ctx) for each in asked.values()]}

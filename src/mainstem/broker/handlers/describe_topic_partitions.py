@@ -15,9 +15,7 @@ from mainstem.wire.errors import Code, RequestError
 _MOST_PARTITIONS: Final = 2_000
 
 
-@handler(
-    75, 0, 0, failure=lambda request, code: {"topics": [{"name": t.name, "error_code": code} for t in request.topics]}
-)
+@handler(75, failure=lambda request, code: {"topics": [{"name": t.name, "error_code": code} for t in request.topics]})
 def describe_topic_partitions(request: Any, ctx: RequestContext) -> dict[str, Any]:
     limit = max(1, min(request.response_partition_limit, _MOST_PARTITIONS))
     names = {each.name for each in request.topics}

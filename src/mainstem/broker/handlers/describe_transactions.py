@@ -12,7 +12,7 @@ from mainstem.broker.transactions.errors import TransactionError
 from mainstem.wire.errors import Code
 
 
-@handler(65, 0, 0)
+@handler(65)
 def describe_transactions(request: Any, ctx: RequestContext) -> dict[str, Any]:
     return {"transaction_states": [_described(each, ctx) for each in dict.fromkeys(request.transactional_ids)]}
 

@@ -12,7 +12,7 @@ from mainstem.broker.security.acls import CLUSTER, DESCRIBE, THE_CLUSTER
 from mainstem.wire.errors import Code
 
 
-@handler(50, 0, 0)
+@handler(50)
 def describe_user_scram_credentials(request: Any, ctx: RequestContext) -> dict[str, Any]:
     ctx.check(DESCRIBE, CLUSTER, THE_CLUSTER)
     users = ctx.broker.credentials.described()

@@ -25,7 +25,7 @@ def _failure(request: Any, code: int) -> dict[str, Any]:
     return {"error_code": code, "replica_election_results": topics}
 
 
-@handler(43, 0, 2, failure=_failure)
+@handler(43, failure=_failure)
 def elect_leaders(request: Any, ctx: RequestContext) -> dict[str, Any]:
     ctx.check(ALTER, CLUSTER, THE_CLUSTER)
     kind = getattr(request, "election_type", 0)

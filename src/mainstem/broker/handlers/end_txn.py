@@ -16,7 +16,7 @@ from mainstem.broker.transactions.errors import ProducerFenced
 from mainstem.wire.errors import Code, RequestError
 
 
-@handler(26, 0, 5)
+@handler(26)
 async def end_txn(request: Any, ctx: RequestContext) -> dict[str, Any]:
     ctx.check(WRITE, TRANSACTIONAL_ID, request.transactional_id)
     producer = Producer(request.producer_id, request.producer_epoch)

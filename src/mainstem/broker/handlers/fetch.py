@@ -58,7 +58,7 @@ def _refused(index: int, code: int) -> dict[str, Any]:
     return {"partition_index": index, "error_code": code, "aborted_transactions": None, **nothing}
 
 
-@handler(wire.API_KEY, 4, 18, failure=_failure)
+@handler(wire.API_KEY, failure=_failure)
 async def fetch(request: Any, ctx: RequestContext) -> list[Any]:
     committed = reads_committed(request.isolation_level)
     session = _session(request, ctx)

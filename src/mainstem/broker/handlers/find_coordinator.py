@@ -23,7 +23,7 @@ _SHARE: Final = 2
 _PARTITION: Final = re.compile(r"[+-]?\d{1,10}", re.ASCII)
 
 
-@handler(10, 0, 6)
+@handler(10)
 def find_coordinator(request: Any, ctx: RequestContext) -> dict[str, Any]:
     kind = getattr(request, "key_type", 0)
     if ctx.version < 4:

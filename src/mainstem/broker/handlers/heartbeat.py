@@ -12,7 +12,7 @@ from mainstem.broker.security.acls import GROUP, READ
 from mainstem.wire.errors import Code
 
 
-@handler(12, 0, 4)
+@handler(12)
 def heartbeat(request: Any, ctx: RequestContext) -> dict[str, Any]:
     ctx.check(READ, GROUP, request.group_id)
     instance_id = getattr(request, "group_instance_id", None)

@@ -13,7 +13,7 @@ from mainstem.broker.handlers.alter_configs import alter_settings
 from mainstem.broker.handlers.describe_configs import all_refused
 
 
-@handler(44, 0, 1, failure=lambda request, code: {"responses": all_refused(request, code)})
+@handler(44, failure=lambda request, code: {"responses": all_refused(request, code)})
 async def incremental_alter_configs(request: Any, ctx: RequestContext) -> dict[str, Any]:
     return await alter_settings(request, ctx, _apply)
 

@@ -19,7 +19,7 @@ from mainstem.broker.transactions.errors import ProducerFenced
 from mainstem.wire.errors import Code, RequestError
 
 
-@handler(22, 0, 5, failure=lambda _, code: {"error_code": code, "producer_id": -1, "producer_epoch": -1})
+@handler(22, failure=lambda _, code: {"error_code": code, "producer_id": -1, "producer_epoch": -1})
 async def init_producer_id(request: Any, ctx: RequestContext) -> dict[str, Any]:
     transactions = ctx.broker.transactions
     if request.transactional_id is not None:

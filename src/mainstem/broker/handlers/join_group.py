@@ -20,7 +20,7 @@ from mainstem.core.logging import get_logger
 log = get_logger()
 
 
-@handler(11, 0, 9)
+@handler(11)
 def join_group(request: Any, ctx: RequestContext) -> "Future[dict[str, Any]]":
     ctx.check(READ, GROUP, request.group_id)
     session_timeout_ms = milliseconds(request.session_timeout)

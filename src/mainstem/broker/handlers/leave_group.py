@@ -19,7 +19,7 @@ from mainstem.wire.errors import Code
 log = get_logger()
 
 
-@handler(13, 0, 5)
+@handler(13)
 def leave_group(request: Any, ctx: RequestContext) -> "Future[dict[str, Any]] | dict[str, Any]":
     ctx.check(READ, GROUP, request.group_id)
     if ctx.version < 3:

@@ -15,7 +15,7 @@ from mainstem.wire.errors import Code, RequestError
 _KINDS: Final = (configs.TOPIC, configs.BROKER, configs.BROKER_LOGGER, configs.CLIENT_METRICS, configs.GROUP)
 
 
-@handler(74, 0, 1)
+@handler(74)
 def list_config_resources(request: Any, ctx: RequestContext) -> dict[str, Any]:
     ctx.check(DESCRIBE_CONFIGS, CLUSTER, THE_CLUSTER)
     asked = getattr(request, "resource_types", (configs.CLIENT_METRICS,)) or _KINDS

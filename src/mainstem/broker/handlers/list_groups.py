@@ -13,7 +13,7 @@ from mainstem.broker.security.acls import CLUSTER, DESCRIBE, GROUP, THE_CLUSTER
 from mainstem.wire.errors import Code
 
 
-@handler(16, 0, 5)
+@handler(16)
 def list_groups(request: Any, ctx: RequestContext) -> dict[str, Any]:
     states = {state.lower() for state in getattr(request, "states_filter", ())}
     types = {kind.lower() for kind in getattr(request, "types_filter", ())}

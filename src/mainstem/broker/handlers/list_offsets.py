@@ -26,7 +26,7 @@ _SPECIAL_FROM: Final = {
 }  # fmt: skip
 
 
-@handler(2, 1, 11, failure=lambda request, code: {"topics": _all_failed(request, code)})
+@handler(2, failure=lambda request, code: {"topics": _all_failed(request, code)})
 async def list_offsets(request: Any, ctx: RequestContext) -> dict[str, Any]:
     committed = reads_committed(getattr(request, "isolation_level", READ_UNCOMMITTED))
     times = Counter((topic.name, each.partition_index) for topic in request.topics for each in topic.partitions)

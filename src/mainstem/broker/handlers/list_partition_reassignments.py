@@ -6,7 +6,7 @@ from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.security.acls import CLUSTER, DESCRIBE, THE_CLUSTER
 
 
-@handler(46, 0, 0)
+@handler(46)
 def list_partition_reassignments(request: Any, ctx: RequestContext) -> dict[str, Any]:
     ctx.check(DESCRIBE, CLUSTER, THE_CLUSTER)
     return {"topics": []}

@@ -18,7 +18,7 @@ from mainstem.broker.transactions.transaction import IDLE, Transaction, Transact
 from mainstem.wire.errors import Code, RequestError
 
 
-@handler(66, 0, 2)
+@handler(66)
 async def list_transactions(request: Any, ctx: RequestContext) -> dict[str, Any]:
     names = {state.label for state in TransactionState}
     states, producer_ids = frozenset(request.state_filters), frozenset(request.producer_id_filters)

@@ -31,7 +31,7 @@ def _failure(request: Any, code: int) -> dict[str, Any]:
     return {"error_code": code, "topics": topics, "brokers": []}
 
 
-@handler(3, 0, 13, failure=_failure)
+@handler(3, failure=_failure)
 def metadata(request: Any, ctx: RequestContext) -> dict[str, Any] | Coroutine[Any, Any, dict[str, Any]]:
     if request.topics is None or (ctx.version == 0 and not request.topics):
         shown = [each.name for each in ctx.broker.topics if ctx.may(DESCRIBE, TOPIC, each.name)]

@@ -54,7 +54,7 @@ def commit_code(error: BaseException) -> Code:
     return Code.invalid_commit_offset_size if code is Code.message_too_large else code
 
 
-@handler(8, 2, 10, failure=_failure)
+@handler(8, failure=_failure)
 def offset_commit(request: Any, ctx: RequestContext) -> "Future[dict[str, Any]] | dict[str, Any]":
     ctx.check(READ, GROUP, request.group_id)
     now = ctx.broker.clock.now_ms()

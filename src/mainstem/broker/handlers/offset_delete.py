@@ -13,7 +13,7 @@ from mainstem.core import TopicPartition
 from mainstem.wire.errors import Code, RequestError
 
 
-@handler(47, 0, 0)
+@handler(47)
 async def offset_delete(request: Any, ctx: RequestContext) -> dict[str, Any]:
     asked = [TopicPartition(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions]
     ctx.check(DELETE, GROUP, request.group_id)

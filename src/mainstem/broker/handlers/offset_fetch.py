@@ -30,7 +30,7 @@ def _failure(request: Any, code: int) -> dict[str, Any]:
     return {"error_code": code, "topics": topics}
 
 
-@handler(9, 1, 10, failure=_failure)
+@handler(9, failure=_failure)
 async def offset_fetch(request: Any, ctx: RequestContext) -> dict[str, Any]:
     stable = getattr(request, "require_stable", False)
     if ctx.version >= 8:

@@ -27,7 +27,7 @@ def _failure(request: Any, code: int) -> dict[str, Any]:
     }
 
 
-@handler(23, 2, 4, failure=_failure)
+@handler(23, failure=_failure)
 def offset_for_leader_epoch(request: Any, ctx: RequestContext) -> dict[str, Any]:
     return {
         "topics": [

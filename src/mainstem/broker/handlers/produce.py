@@ -81,7 +81,7 @@ def _failure(request: ProduceRequest, code: int) -> dict[str, Any]:
     }
 
 
-@handler(wire.API_KEY, 3, 13, advertised_from=0, failure=_failure, decode=wire.decode)
+@handler(wire.API_KEY, failure=_failure, decode=wire.decode)
 def produce(request: ProduceRequest, ctx: RequestContext) -> Later | Coroutine[Any, Any, Later]:
     if request.acks not in _ACKS:
         raise RequestError(Code.invalid_required_acks, f"acks {request.acks}, expected -1, 0 or 1")

@@ -12,7 +12,7 @@ from mainstem.broker.handlers import RequestContext, handler
 from mainstem.wire.errors import Code
 
 
-@handler(36, 0, 2)
+@handler(36)
 async def sasl_authenticate(request: Any, ctx: RequestContext) -> dict[str, Any]:
     authentication = ctx.connection.authentication
     if authentication is None:

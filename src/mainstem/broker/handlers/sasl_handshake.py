@@ -13,7 +13,7 @@ from mainstem.broker.handlers import RequestContext, handler
 from mainstem.wire.errors import Code, RequestError
 
 
-@handler(17, 0, 1)
+@handler(17)
 def sasl_handshake(request: Any, ctx: RequestContext) -> dict[str, Any]:
     authentication = ctx.connection.authentication
     if authentication is None:

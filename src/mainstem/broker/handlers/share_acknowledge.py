@@ -36,7 +36,7 @@ class Told(msgspec.Struct, frozen=True):
 Outcome: TypeAlias = "Told | asyncio.Future[None]"
 
 
-@handler(79, 1, 2)
+@handler(79)
 async def share_acknowledge(request: Any, ctx: RequestContext) -> dict[str, Any]:
     key = session_key(request, ctx)
     share = ctx.broker.groups.share

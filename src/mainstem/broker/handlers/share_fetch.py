@@ -52,7 +52,7 @@ _LEAST_BYTES: Final = 4_096
 """So many are read at least, to get past batches that are larger than others."""
 
 
-@handler(wire.API_KEY, 1, 2)
+@handler(wire.API_KEY)
 async def share_fetch(request: Any, ctx: RequestContext) -> list[Any]:
     key = session_key(request, ctx)
     share = ctx.broker.groups.share

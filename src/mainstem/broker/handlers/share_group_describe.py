@@ -14,7 +14,7 @@ from mainstem.broker.handlers.consumer_group_describe import assignment
 _ASSIGNOR: Final = "simple"
 
 
-@handler(77, 1, 1, failure=lambda request, code: _DESCRIPTION.all_missing(request, code, ""))
+@handler(77, failure=lambda request, code: _DESCRIPTION.all_missing(request, code, ""))
 async def share_group_describe(request: Any, ctx: RequestContext) -> dict[str, Any]:
     return await _DESCRIPTION.answer(request, ctx, ctx.broker.groups.share)
 

@@ -17,7 +17,7 @@ from mainstem.wire.errors import Code, RequestError
 _LONGEST_MEMBER_ID: Final = 36
 
 
-@handler(76, 1, 1)
+@handler(76)
 def share_group_heartbeat(request: Any, ctx: RequestContext) -> "Future[dict[str, Any]]":
     ctx.check(READ, GROUP, request.group_id)
     for name in request.subscribed_topic_names or ():

@@ -21,7 +21,7 @@ from mainstem.broker.handlers.streams_group_heartbeat import task_ids
 _HIDDEN: Final = "The described group uses topics that the client is not authorized to describe."
 
 
-@handler(89, 0, 0, failure=lambda request, code: _DESCRIPTION.all_missing(request, code, None))
+@handler(89, failure=lambda request, code: _DESCRIPTION.all_missing(request, code, None))
 async def streams_group_describe(request: Any, ctx: RequestContext) -> dict[str, Any]:
     return await _DESCRIPTION.answer(request, ctx, ctx.broker.groups.streams)
 

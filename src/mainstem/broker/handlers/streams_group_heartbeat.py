@@ -34,7 +34,7 @@ def _failure(_request: Any, code: int) -> dict[str, Any]:
     return {"error_code": code, "status": [], **dict.fromkeys(kinds)}
 
 
-@handler(88, 0, 0, failure=_failure)
+@handler(88, failure=_failure)
 def streams_group_heartbeat(request: Any, ctx: RequestContext) -> "Future[dict[str, Any]]":
     ctx.check(READ, GROUP, request.group_id)
     topology = None if request.topology is None else _topology(request.topology)

@@ -15,7 +15,7 @@ from mainstem.broker.security.acls import GROUP, READ
 from mainstem.wire.errors import Code
 
 
-@handler(14, 0, 5)
+@handler(14)
 def sync_group(request: Any, ctx: RequestContext) -> "Future[dict[str, Any]] | dict[str, Any]":
     ctx.check(READ, GROUP, request.group_id)
     protocol_type, protocol = getattr(request, "protocol_type", None), getattr(request, "protocol_name", None)

@@ -32,7 +32,7 @@ def _failure(request: Any, code: int) -> dict[str, Any]:
     )
 
 
-@handler(28, 0, 5, failure=_failure)
+@handler(28, failure=_failure)
 async def txn_offset_commit(request: Any, ctx: RequestContext) -> dict[str, Any]:
     ctx.check(WRITE, TRANSACTIONAL_ID, request.transactional_id)
     ctx.check(READ, GROUP, request.group_id)

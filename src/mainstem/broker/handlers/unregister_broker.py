@@ -10,7 +10,7 @@ from mainstem.broker.security.acls import ALTER, CLUSTER, THE_CLUSTER
 from mainstem.wire.errors import Code, RequestError
 
 
-@handler(64, 0, 0)
+@handler(64)
 def unregister_broker(request: Any, ctx: RequestContext) -> dict[str, Any]:
     ctx.check(ALTER, CLUSTER, THE_CLUSTER)
     if request.broker_id != ctx.broker.config.node_id:

@@ -9,7 +9,7 @@ INVALID_UPDATE_VERSION.
 from typing import Any, Final
 
 from mainstem.broker.handlers import RequestContext, handler
-from mainstem.broker.handlers.api_versions import finalized_features
+from mainstem.broker.handlers.api_versions import FINALIZED_FEATURES
 from mainstem.broker.security.acls import ALTER, CLUSTER, THE_CLUSTER
 from mainstem.wire.errors import Code, RequestError
 
@@ -17,10 +17,10 @@ _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
 _FAILED: Final = "The update failed for all features since the following feature had an error: "
 
 
-@handler(57, 0, 2)
+@handler(57)
 def update_features(request: Any, ctx: RequestContext) -> dict[str, Any]:
     ctx.check(ALTER, CLUSTER, THE_CLUSTER)
-    levels = finalized_features(ctx)
+    levels = FINALIZED_FEATURES
     for each in request.feature_updates:
         name, wanted = each.feature, each.max_version_level
         reason = ""

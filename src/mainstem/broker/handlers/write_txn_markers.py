@@ -32,7 +32,7 @@ def _failure(request: Any, code: int) -> dict[str, Any]:
     }
 
 
-@handler(27, 1, 2, failure=_failure)
+@handler(27, failure=_failure)
 async def write_txn_markers(request: Any, ctx: RequestContext) -> dict[str, Any]:
     if not ctx.may(ALTER, CLUSTER, THE_CLUSTER):
         ctx.check(CLUSTER_ACTION, CLUSTER, THE_CLUSTER)
