@@ -157,7 +157,7 @@ def measure_restarts(
 
 
 def measure_restarts_with_groups(directory: Path, groups: int, partitions: int) -> dict[str, float]:
-    """As `measure_restarts`, where each group has an offset of each partition."""
+    """As `measure_restarts`, where each group has an offset of each partition; and until the groups have been read."""
     figures: dict[str, float] = {}
     what, names = f"{groups * partitions:,} offsets of {groups:,} groups", [f"group-{n}" for n in range(groups)]
 
@@ -171,6 +171,9 @@ def measure_restarts_with_groups(directory: Path, groups: int, partitions: int) 
         commit_all(server, names, 1)
     with mainstem_server(directory) as (server, took):
         figures[f"{what}: start after a clean end (s)"] = took
+        began = time.perf_counter()
+        commit_all(server, names[:1], 2)
+        figures[f"{what}: until a commit is answered (s)"] = took + time.perf_counter() - began
         commit_all(server, names[: groups // 20], 2)
         os.kill(server.process_id, signal.SIGKILL)
     with mainstem_server(directory) as (server, took):
