@@ -152,3 +152,15 @@ def test_ctrl_c_while_modules_are_imported_is_no_traceback(module):
     command = [sys.executable, "-c", INTERRUPT, module, "topic", "list"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.strip()) == (130, "")
+
+
+def test_garbage_is_collected_once_a_command_is_imported():
+    program = (
+        "import gc, sys\n"
+        "from mainstem import cli\n"
+        "from mainstem.cli import commands\n"
+        "commands.main = lambda: print(gc.isenabled(), commands.group.get_command(None, 'tail').name, gc.isenabled())\n"
+        "cli.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "False tail True\n"
