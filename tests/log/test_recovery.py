@@ -692,6 +692,56 @@ def test_a_strange_directory_is_left_alone(tmp_path):
     assert (tmp_path / "notes-1" / "00000000000000000000.log").exists()
 
 
+@pytest.mark.parametrize("copy", ["a-copy-0", "zz-copy-0"])
+def test_a_copy_of_a_partition_is_not_taken_for_it(tmp_path, copy):
+    """What the journal had of the partition was brought to the copy; the start then failed, with an empty journal."""
+    written = run(write(tmp_path, close=False, checkpoint_after=9))
+    for path in (tmp_path / "orders-0").glob("*"):
+        if path.suffix != ".metadata" and path != min((tmp_path / "orders-0").glob("*.log")):
+            path.unlink()  # what a power cut may leave of what was written since the checkpoint
+    shutil.copytree(tmp_path / "orders-0", tmp_path / copy)
+    for _ in range(2):
+        with structlog.testing.capture_logs() as logs:
+            assert run(try_to_read(tmp_path)) == written
+        (told,) = [entry for entry in logs if entry["event"] == "directory_ignored"]
+        assert told["reason"] == "its partition is in orders-0"
+    assert len(list((tmp_path / copy).glob("*.log"))) == 1
+
+    async def make_the_topic():
+        log = await open_log(tmp_path)
+        try:
+            await log.create_partition(TopicPartition(copy.removesuffix("-0"), 0), UUID(int=8), TOPIC)
+        finally:
+            await log.close()
+
+    with pytest.raises(StorageError, match="found a copy of a partition of topic id"):
+        run(make_the_topic())
+    assert len(list((tmp_path / copy).glob("*.log"))) == 1
+
+
+def test_a_partition_that_was_moved_away_is_there_when_it_is_moved_back(tmp_path):
+    """Nobody was served meanwhile."""
+    written = run(write(tmp_path, close=False, checkpoint_after=9))
+    (tmp_path / "orders-0").rename(tmp_path / "old-orders-0")
+    for _ in range(2):
+        with pytest.raises(StorageError, match="orders-0"):
+            run(try_to_read(tmp_path))
+    for path in (tmp_path / "old-orders-0").iterdir():
+        path.rename(tmp_path / "orders-0" / path.name)
+    assert run(try_to_read(tmp_path)) == written
+
+
+def test_without_a_checkpoint_nobody_knows_which_of_two_is_the_copy(tmp_path):
+    written = run(write(tmp_path, close=False))
+    shutil.copytree(tmp_path / "orders-0", tmp_path / "a-copy-0")
+    for name in ("checkpoint", *NAMES):
+        (tmp_path / name).unlink()
+    with pytest.raises(StorageError, match=r"orders-0: expected partition 0 of .* once, found it in a-copy-0 too"):
+        run(try_to_read(tmp_path))
+    shutil.rmtree(tmp_path / "a-copy-0")
+    assert run(try_to_read(tmp_path)) == written
+
+
 def test_a_damaged_checkpoint_is_refused_with_the_way_out(tmp_path):
     written = run(write(tmp_path, close=True))
     path = tmp_path / "checkpoint"

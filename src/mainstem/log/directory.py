@@ -160,8 +160,14 @@ class LogDirectory:
         return partition
 
     def _create_files(self, partition: PartitionLog) -> None:
+        found = read_topic_id(self._disk, partition.directory)
+        if found is not None and (found, partition.number) in self._keys:
+            raise StorageError(
+                f"{partition.directory}: expected nothing, found a copy of a partition of topic id {found}",
+                hint="move the directory to another place, then create the topic again",
+            )
         segments = [path for path in list_files(self._disk, partition.directory) if path.suffix == LOG]
-        if segments and read_topic_id(self._disk, partition.directory) is None:
+        if segments and found is None:
             raise StorageError(
                 f"{partition.directory}: expected nothing, found segments, and no {PARTITION_METADATA} that says whose",
                 hint="move the directory away, then create the topic again",

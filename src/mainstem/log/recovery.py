@@ -190,6 +190,7 @@ class _Recovery:
     def add_found(self) -> None:
         """Those that only directories tell of; what is deleted or unfinished goes."""
         known = {each.partition.directory for each in self.partitions.values()}
+        found: dict[Key, Path] = {}
         for directory in self.disk.list(self.path):
             if directory in known or not self.disk.is_directory(directory):
                 continue
@@ -201,11 +202,24 @@ class _Recovery:
                     self.disk.remove_tree(directory)
                 else:
                     log.warning("directory_ignored", path=str(directory), reason="not a partition")
-            elif self._changes_of((topic_id, int(number))).deleted or self._is_unfinished(directory):
+                continue
+            key = (topic_id, int(number))
+            if key in found:
+                raise StorageError(
+                    f"{directory}: expected partition {number} of topic id {topic_id} once, "
+                    f"found it in {found[key].name} too",
+                    hint="move the one that is a copy to another place",
+                )
+            if key in self.partitions:  # what the journal has of it is the other one's
+                reason = f"its partition is in {self.partitions[key].partition.directory.name}"
+                hint = "keep a copy elsewhere; if the partition is damaged, move back what is missing there"
+                log.warning("directory_ignored", path=str(directory), reason=reason, hint=hint)
+            elif self._changes_of(key).deleted or self._is_unfinished(directory):
                 doomed = doomed_name(directory)  # else a kill may leave files that no later start knows to be deleted
                 self.disk.rename(directory, doomed)
                 self.disk.remove_tree(doomed)
             else:
+                found[key] = directory
                 self._add(self.make_partition(TopicPartition(topic, int(number)), topic_id), None)
                 self.created.append(directory)  # perhaps a kill came before its files were durable
 
