@@ -210,6 +210,31 @@ def test_a_share_group_is_hidden_with_its_topics(secured: Secured, secrets: Secr
         assert topic not in str(found)
 
 
+def test_who_may_delete_in_the_cluster_may_delete_any_topic(secured: Secured, name: str) -> None:
+    """An operator with all rights of the cluster was refused."""
+    resource = {"resource_type": 4, "resource_name": "kafka-cluster", "resource_pattern_type": 3}
+    acl = {"principal": "User:alice", "host": "*", "operation": 6, "permission_type": 3}
+    topics = [name, f"{name}-by-id"]
+    with RawClient(secured.admin) as admin, secured.as_user("alice") as alice:
+        made = [{"name": topic, "num_partitions": 1, "replication_factor": 1} for topic in topics]
+        ids = [each.topic_id for each in admin.call(19, 7, topics=made, timeout=30_000).topics]
+        asked = [{"name": topics[0], "topic_id": None}, {"name": None, "topic_id": ids[1]}]
+        refused = {Code.topic_authorization_failed, Code.unknown_topic_id}
+        assert {each.error_code for each in alice.call(20, 6, topics=asked, timeout=30_000).responses} <= refused
+        admin.call(30, 2, creations=[resource | acl])
+        until = time.monotonic() + 30
+        while codes_of(answer := alice.call(20, 6, topics=asked, timeout=30_000)) & {Code.topic_authorization_failed}:
+            assert time.monotonic() < until, answer
+            time.sleep(0.05)  # until Kafka has heard of the right
+        assert [each.error_code for each in answer.responses] == [Code.none, Code.none]
+        given = {"resource_type_filter": 4, "resource_name_filter": "kafka-cluster", "pattern_type_filter": 3}
+        to_whom = {"principal_filter": "User:alice", "host_filter": "*", "operation": 6, "permission_type": 3}
+        assert len(admin.call(31, 2, filters=[given | to_whom]).filter_results[0].matching_acls) == 1
+        named = [{"topic_id": None, "name": topic} for topic in topics]
+        known = admin.call(3, 12, topics=named, allow_auto_topic_creation=False)
+        assert {each.error_code for each in known.topics} == {Code.unknown_topic_or_partition}
+
+
 def test_a_streams_group_is_hidden_with_its_topics(secured: Secured, secrets: Secrets) -> None:
     """One who may do everything to a group, and nothing to the topics that it reads; then one who may make none."""
     group, topology = f"{secrets.group}-streams", a_topology(a_part("0", secrets.topic))

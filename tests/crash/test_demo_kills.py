@@ -8,7 +8,7 @@ import sys
 import psutil
 import pytest
 
-from tests.support.demo import DEMO, run_demo
+from tests.support.demo import DEMO, names_of, run_demo
 from tests.support.node import wait_for
 from tests.support.processes import start, stop
 
@@ -43,8 +43,6 @@ def test_nothing_is_left_when_the_demo_itself_is_killed(tmp_path):
             if "change planes and airports" in line:  # Spark has its Python workers
                 break
         started = psutil.Process(process.pid).children(recursive=True)
-        names = " ".join(each.name() for each in started)
-        assert "java" in names
-        assert "postgres" in names
+        assert {"java", "postgres"} <= names_of(started)
         stop(process, signal_number=signal.SIGKILL)
     wait_for(lambda: not any(each.is_running() for each in started))

@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from tests.support.commands import mainstem
-from tests.support.demo import running_demo
+from tests.support.demo import names_of, running_demo
 from tests.support.node import wait_for
 
 # How long a new topic takes to become a table is judged by the demo. This machine does other work, too.
@@ -31,7 +31,7 @@ def test_every_stage_is_equal_to_the_truth_and_it_runs_until_it_is_interrupted(t
 
         ways_in(output)
         started = psutil.Process(demo.pid).children(recursive=True)
-        names = {each.name() for each in started}
+        names = names_of(started)
         assert {"java", "postgres"} <= names, names
         demo.send_signal(signal.SIGINT)
         rest = demo.stdout.read()

@@ -52,7 +52,7 @@ def test_a_checkpoint_on_demand(tmp_path):
         # The journal is not needed any more.
         lost = disk.after_power_cut(lambda most: 0)
         for name in ("journal.0", "journal.1"):
-            lost.unlink(tmp_path / name)
+            lost.write_file(tmp_path / name, b"")
         again = await open_log(tmp_path, disk=lost)
         assert await values(again.partitions[TP]) == [b"v"]
         abandon(again)

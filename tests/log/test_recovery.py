@@ -731,6 +731,18 @@ def test_a_partition_that_was_moved_away_is_there_when_it_is_moved_back(tmp_path
     assert run(try_to_read(tmp_path)) == written
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_of_the_journal_that_is_gone_after_a_kill_is_told(tmp_path, name):
+    written = run(write(tmp_path, close=False, checkpoint_after=9))
+    kept = (tmp_path / name).rename(tmp_path.with_name(f"{tmp_path.name}-{name}"))
+    with pytest.raises(CorruptFile, match=rf"{name}: expected what was acknowledged .*, found no file"):
+        run(try_to_read(tmp_path))
+    kept.rename(tmp_path / name)
+    assert run(try_to_read(tmp_path)) == written
+    (tmp_path / name).unlink()  # after a clean end nothing of it is missed
+    assert run(try_to_read(tmp_path)) == written
+
+
 def test_without_a_checkpoint_nobody_knows_which_of_two_is_the_copy(tmp_path):
     written = run(write(tmp_path, close=False))
     shutil.copytree(tmp_path / "orders-0", tmp_path / "a-copy-0")

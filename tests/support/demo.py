@@ -4,8 +4,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+
+import psutil
 
 from tests.support.processes import start, stop
 from tests.support.repository import ROOT
@@ -40,3 +42,12 @@ def run_demo(*options: str, seconds: float, on_line: Callable[[str], None] = lam
     output = "".join(lines)
     assert process.returncode == 0, output[-8000:]
     return output
+
+
+def names_of(processes: Iterable[psutil.Process]) -> set[str]:
+    """Of those that are still there: a compaction's, or a worker's of Spark, lives for a moment."""
+    names = set()
+    for each in processes:
+        with suppress(psutil.NoSuchProcess):
+            names.add(each.name())
+    return names

@@ -22,6 +22,7 @@ from mainstem.broker.errors import (
     UnknownTopicOrPartition,
 )
 from mainstem.broker.facts import METADATA, Facts
+from mainstem.broker.topic_settings import check_taken
 from mainstem.core import Clock, MainstemError, TopicPartition, is_topic_name
 from mainstem.core.logging import get_logger
 from mainstem.log import LogDirectory, PartitionLog, StorageError, TopicConfig
@@ -180,7 +181,12 @@ class Topics:
                 raise InvalidTopicName(f"topic {name!r} collides with {other!r}: '.' and '_' count as one here")
         if not 1 <= partitions <= MOST_PARTITIONS:
             raise InvalidPartitions(f"topic {name!r}: {partitions} partitions, expected 1 to {MOST_PARTITIONS}")
-        return self.settings_of(config, internal=internal)
+        return self._checked(config, internal=internal)
+
+    def _checked(self, config: Mapping[str, str], *, internal: bool) -> TopicConfig:
+        settings = self.settings_of(config, internal=internal)
+        check_taken(config, settings)
+        return settings
 
     def settings_of(self, config: Mapping[str, str], *, internal: bool = False) -> TopicConfig:
         """What holds for a topic that has these settings of its own.
@@ -273,6 +279,14 @@ class Topics:
             self._configure(topic)  # the defaults may have changed meanwhile
             self.version += 1
 
+    def check_config(self, topic: Topic, config: Mapping[str, str]) -> None:
+        """Everything that `set_config` checks, without setting it.
+
+        Raises:
+            InvalidTopicConfig: a setting that does not exist or does not take that value.
+        """
+        self._checked(config, internal=topic.internal)
+
     async def set_config(self, topic: Topic, config: Mapping[str, str] | ChangeConfig) -> None:
         """Replace what is set for a topic, by `config` or by what it makes of the present settings; at once.
 
@@ -283,7 +297,7 @@ class Topics:
         async with self._changing:
             self._check_is_there(topic)
             after = dict(config(topic.config) if callable(config) else config)
-            self.settings_of(after, internal=topic.internal)
+            self._checked(after, internal=topic.internal)
             await self._put(f"topic:{topic.name}", _fact(topic, config=after))
             topic.config = after
             self._configure(topic)

@@ -76,7 +76,7 @@ class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         preallocate: kept and shown.
         remote_log_copy_disable: kept and shown; there is no tiered storage.
         remote_log_delete_on_disable: kept and shown; there is no tiered storage.
-        remote_storage_enable: kept and shown; there is no tiered storage.
+        remote_storage_enable: false; there is no tiered storage.
         retention_bytes: the oldest segments of a partition go when it is larger; -1: never for its size.
         retention_ms: a segment goes when its newest record is older; -1: never for its age.
         segment_bytes: a segment of a partition is closed before it is larger.

@@ -107,11 +107,18 @@ def _sync(path: Path, disk: Disk) -> None:
 def _read_journal(path: Path, disk: Disk, saved: Checkpoint | None) -> list[Frame]:
     files = []
     for name in NAMES:
-        with suppress(FileNotFoundError):
+        try:
             file = disk.open(path / name)
-            # After a clean end nothing of it counts, as its first page tells; the whole may be a quarter of a gigabyte.
-            if saved is None or not saved.clean or _may_count(file, saved.generation):
-                files.append(file)
+        except FileNotFoundError:
+            if saved is not None and not saved.clean:  # both are there before a checkpoint says so
+                raise CorruptFile(
+                    f"{path / name}: expected what was acknowledged before the log was killed, found no file",
+                    hint="put it back; an empty file in its place says that what is in no segment is given up",
+                ) from None
+            continue
+        # After a clean end nothing of it counts, as its first page tells; the whole may be a quarter of a gigabyte.
+        if saved is None or not saved.clean or _may_count(file, saved.generation):
+            files.append(file)
     if saved is None:
         return read_frames(files, generation=None, sequence=None)
     return read_frames(files, generation=saved.generation, sequence=saved.sequence)

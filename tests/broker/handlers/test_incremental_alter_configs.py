@@ -63,7 +63,7 @@ def test_loggers_and_metrics_of_clients_have_nothing_to_set(raw, kind, name):
 
 WITHOUT_EFFECT = {
     "unclean.leader.election.enable": "true",
-    "remote.storage.enable": "true",
+    "remote.storage.enable": "false",
     "remote.log.copy.disable": "true",
     "remote.log.delete.on.disable": "true",
     "local.retention.bytes": "5",

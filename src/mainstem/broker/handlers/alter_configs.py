@@ -58,7 +58,7 @@ async def _alter(
         ctx.broker.topics.check_name(asked.resource_name)
         topic = ctx.broker.topics.by_name(asked.resource_name)
         if validate_only:
-            ctx.broker.topics.settings_of(change(asked, topic.config))
+            ctx.broker.topics.check_config(topic, change(asked, topic.config))
         else:
             await ctx.broker.topics.set_config(topic, lambda present: change(asked, present))
     except MainstemError as error:

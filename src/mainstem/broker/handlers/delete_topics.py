@@ -1,6 +1,7 @@
 """DeleteTopics, API 20, versions 1-6.
 
-Behaviour: durable when answered. Internal topics are kept: the coordinators could store nothing until the next start.
+Behaviour: durable when answered. Who has the right to delete in the cluster may delete any topic. Internal topics are
+kept: the coordinators could store nothing until the next start.
 
 5: error messages. 6: topics by id.
 """
@@ -9,7 +10,7 @@ from collections import Counter
 from typing import Any, Final
 
 from mainstem.broker.handlers import RequestContext, handler
-from mainstem.broker.security.acls import DELETE, DESCRIBE, TOPIC
+from mainstem.broker.security.acls import CLUSTER, DELETE, DESCRIBE, THE_CLUSTER, TOPIC
 from mainstem.core import MainstemError
 from mainstem.wire.errors import Code, RequestError, code_of
 
@@ -45,12 +46,15 @@ async def _delete(ctx: RequestContext, name: str | None, topic_id: Any, times: i
             raise RequestError(Code.invalid_request, f"topic {name or topic_id!r} is asked for {times} times")
         if (name is None) == (topic_id is None):
             raise RequestError(Code.invalid_request, "name a topic by its name or by its id")
-        if name is not None:
+        may_all = ctx.may(DELETE, CLUSTER, THE_CLUSTER)
+        if name is not None and not may_all:
             ctx.check(DESCRIBE, TOPIC, name)
         topic = topics.by_name(name) if name is not None else topics.by_id(topic_id)
-        ctx.check(DESCRIBE, TOPIC, topic.name)
+        if not may_all:
+            ctx.check(DESCRIBE, TOPIC, topic.name)
+            name = topic.name
+            ctx.check(DELETE, TOPIC, name)
         name = topic.name
-        ctx.check(DELETE, TOPIC, name)
         topics.check_not_internal(topic.name)
         ctx.mutate(len(topic.logs), strict=ctx.version >= _FIRST_STRICT)
         await topics.delete(topic)
