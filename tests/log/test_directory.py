@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import shutil
 import threading
 import time
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ import structlog
 
 from mainstem.core import ManualClock, TopicPartition
 from mainstem.log import (
+    CorruptFile,
     LogConfig,
     LogDirectory,
     LogDirectoryInUse,
@@ -62,6 +64,33 @@ def test_what_was_appended_is_there_after_a_clean_close(tmp_path):
 
     run(with_partition(tmp_path, write))
     run(with_partition(tmp_path, read))
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "checkpoint.new", "journal.0"])
+def test_a_directory_in_the_place_of_a_file_is_told_in_one_line(tmp_path, name):
+    async def nothing(_):
+        pass
+
+    run(with_partition(tmp_path, nothing))
+    (tmp_path / name).unlink(missing_ok=True)
+    (tmp_path / name).mkdir()
+    with pytest.raises(CorruptFile, match=f"{name}'") as caught:
+        run(open_log(tmp_path))
+    assert "move what is in its place" in caught.value.hint
+    (tmp_path / name).rmdir()
+
+
+def test_a_file_in_the_place_of_a_partitions_directory_is_told(tmp_path):
+    async def write(partition):
+        await partition.append(batch(b"v"))
+
+    run(with_partition(tmp_path, write))
+    shutil.rmtree(tmp_path / str(TP))
+    (tmp_path / str(TP)).touch()
+
+    with pytest.raises(CorruptFile, match=f"{TP}'") as caught:
+        run(open_log(tmp_path))
+    assert "move what is in its place" in caught.value.hint
 
 
 def test_a_clean_start_reads_no_segment(tmp_path):

@@ -21,6 +21,11 @@ def with_codec(codec: int) -> bytes:
     return bytes(data)
 
 
+def with_base_offset(offset: int) -> bytes:
+    """It is not among what the CRC is of."""
+    return offset.to_bytes(8, "big") + batch(b"v")[8:]
+
+
 def test_a_plain_batch_passes():
     check(batch(b"v"))
     check(batch(b"v", producer_id=1, producer_epoch=0, base_sequence=0, transactional=True))
@@ -33,6 +38,7 @@ def test_a_plain_batch_passes():
         (batch(b"v", producer_id=1, producer_epoch=0), "sent sequence -1, epoch 0"),
         (batch(b"v", producer_id=1, base_sequence=0), "sent sequence 0, epoch -1"),
         (batch(b"v", transactional=True), "without a producer id"),
+        (with_base_offset(5), "a batch with base offset 5, expected 0"),
         (with_codec(5), "codec 5, the record format defines 0 to 4"),
         (with_codec(7), "codec 7, "),
     ],

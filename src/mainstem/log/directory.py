@@ -1,6 +1,7 @@
 """A log directory: all partitions of a node, their one writer, their checkpoint, their lock."""
 
 import asyncio
+import errno
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from mainstem.log.cleaner import Cleaner
 from mainstem.log.cold import ColdReads
 from mainstem.log.config import LogConfig, TopicConfig
 from mainstem.log.disk import Disk, SystemDisk
-from mainstem.log.errors import LogDirectoryInUse, StorageError
+from mainstem.log.errors import CorruptFile, LogDirectoryInUse, StorageError
 from mainstem.log.journal import CREATE, DELETE, Entry, Journal
 from mainstem.log.limits import open_files_limit
 from mainstem.log.metadata import (
@@ -42,6 +43,8 @@ LOCK = ".lock"
 
 _AT_ONCE = 100
 """Partitions that housekeeping looks at before others have a turn: a millisecond or two where nothing is to be done."""
+_OF_ANOTHER_KIND = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ESPIPE)
+"""Errors where a directory, a file or a pipe is in the place of another of them."""
 
 
 class LogDirectory:
@@ -84,7 +87,7 @@ class LogDirectory:
 
         Raises:
             LogDirectoryInUse: another process has it.
-            CorruptFile: its checkpoint or journal is damaged.
+            CorruptFile: its checkpoint or journal is damaged, or something else is in the place of a file or directory.
             UnsupportedFormat: a later version of the program wrote it.
             StorageError: there is no room, memory, thread or file descriptor for its start; nothing is lost.
         """
@@ -100,8 +103,11 @@ class LogDirectory:
             raise StorageError(f"{path}: {error}", hint=hint) from error
         try:
             await directory._threads.run(directory._recover)
-        except BaseException:
+        except BaseException as error:
             directory._let_go()
+            if isinstance(error, OSError) and error.errno in _OF_ANOTHER_KIND:
+                hint = "the log alone makes files and directories there: move what is in its place somewhere else"
+                raise CorruptFile(f"{path}: {error}", hint=hint) from error
             raise
         directory._plan_housekeeping()
         return directory

@@ -307,7 +307,9 @@ def _guard(recovery: PartitionRecovery, step: Callable[[], None]) -> None:
     except (CorruptData, OSError) as error:
         if isinstance(error, OSError) and error.errno in FULL + NOT_OPENED:
             raise StorageError(f"{partition.topic_partition}: {error}", hint=_HINT) from error
-        failure = StorageError(f"{partition.topic_partition}: {error}", hint=partition.repair_hint)
+        forbidden = isinstance(error, PermissionError)
+        hint = "check its owner and permissions, then start again" if forbidden else partition.repair_hint
+        failure = StorageError(f"{partition.topic_partition}: {error}", hint=hint)
         log.error("partition_offline", partition=str(partition.topic_partition), error=str(error))  # noqa: TRY400 - damage is told in one line, no traceback
         partition.go_offline(failure)
         partition.recovered = False

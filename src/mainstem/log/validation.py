@@ -46,6 +46,8 @@ def check_batch(
         raise BatchTooLarge(f"{where}: a batch of {header.size} bytes, max.message.bytes is {config.max_message_bytes}")
     if header.is_control:
         raise InvalidRecord(f"{where}: a control batch from a producer")
+    if header.base_offset != 0:
+        raise InvalidRecord(f"{where}: a batch with base offset {header.base_offset}, expected 0")
     if header.count < 1 or header.count != header.last_offset - header.base_offset + 1:
         raise InvalidRecord(
             f"{where}: a batch of {header.count} records with last offset delta {header.last_offset_delta}"

@@ -43,6 +43,14 @@ def test_what_is_refused(raw, topic):
     assert alter(raw, "1", {}, kind=8).error_code is Code.invalid_request
 
 
+def test_a_setting_that_is_named_twice_is_refused(raw, topic):
+    twice = [{"name": "retention.ms", "value": value} for value in ("5", "6")]
+    (refused,) = raw.call(33, 2, resources=[{"resource_type": 2, "resource_name": topic, "configs": twice}]).responses
+    assert refused.error_code is Code.invalid_request
+    assert refused.error_message == "Error due to duplicate config keys: retention.ms"
+    assert settings(raw, topic) == {}
+
+
 def test_a_topic_that_is_named_twice_is_refused_and_others_are_not(raw, topic):
     raw.create_topic(other := uuid.uuid4().hex)
     asked = [

@@ -41,6 +41,7 @@ def test_version_0_gives_a_member_its_id(beat):
     ("fields", "message"),
     [
         ({"group_id": ""}, "GroupId can't be empty."),
+        ({"group_id": " "}, "GroupId can't be empty."),
         ({"member_id": ""}, "MemberId can't be empty."),
         ({"instance_id": ""}, "InstanceId can't be empty."),
         ({"rack_id": ""}, "RackId can't be empty."),

@@ -54,6 +54,8 @@ def test_a_dry_run_creates_nothing(raw):
         ({"name": "no/slash"}, Code.invalid_topic_exception),
         ({"name": ".."}, Code.invalid_topic_exception),
         ({"name": "__mainstem_metadata"}, Code.invalid_topic_exception),
+        ({"name": "__cluster_metadata"}, Code.invalid_request),
+        ({"configs": [{"name": "compression.gzip.level", "value": "0"}]}, Code.invalid_config),
         ({"num_partitions": 0}, Code.invalid_partitions),
         ({"num_partitions": -2}, Code.invalid_partitions),
         ({"replication_factor": 3}, Code.invalid_replication_factor),

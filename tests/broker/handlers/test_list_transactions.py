@@ -20,6 +20,15 @@ def test_every_version(raw, topic, version):
     ]
 
 
+def test_by_duration_those_that_are_open_for_longer_and_as_in_kafka_the_idle_ones(raw, topic):
+    idle, open_now = uuid.uuid4().hex, uuid.uuid4().hex
+    raw.init(idle)
+    raw.add(open_now, producer_of(raw.init(open_now)), topic, 0)
+    for duration, expected in ((-1, {idle, open_now}), (3_600_000, {idle})):
+        found = raw.call(66, 1, duration_filter=duration).transaction_states
+        assert {each.transactional_id for each in found} & {idle, open_now} == expected
+
+
 def test_a_pattern_that_is_none(raw):
     for pattern in ("(", r"(a)\1"):  # RE2 has no references to what was matched
         assert raw.call(66, 2, transactional_id_pattern=pattern).error_code is Code.invalid_regular_expression

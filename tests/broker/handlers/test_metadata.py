@@ -61,7 +61,13 @@ def test_where_no_topics_are_made_by_asking_there_are_none():
 def test_a_topic_in_which_state_is_kept_is_not_made_by_asking():
     """With the settings of any topic it would lose what is older than a week."""
     with mainstem.embedded() as log, RawClient(log.bootstrap) as raw:
-        for name in ("_schemas", "__mainstem.sources", "__mainstem.new", "__share_group_state") * 2:
+        for name in (
+            "_schemas",
+            "__mainstem.sources",
+            "__mainstem.new",
+            "__share_group_state",
+            "__cluster_metadata",
+        ) * 2:
             (answer,) = raw.call(3, 9, topics=[{"name": name}], allow_auto_topic_creation=True).topics
             assert (answer.name, answer.error_code) == (name, Code.unknown_topic_or_partition)
 

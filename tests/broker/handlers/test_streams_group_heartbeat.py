@@ -100,6 +100,7 @@ OWN_COUNT = {"state_changelog_topics": [a_topic("c", partitions=1)]}
         ),
         (0, {"member_id": ""}, Code.invalid_request, "MemberId can't be empty."),
         (0, {"group_id": ""}, Code.invalid_request, "GroupId can't be empty."),
+        (0, {"group_id": " "}, Code.invalid_request, "GroupId can't be empty."),
         (0, {"rack_id": ""}, Code.invalid_request, "RackId can't be empty."),
         (0, {"rebalance_timeout": -1}, Code.invalid_request, "RebalanceTimeoutMs must be provided in first request."),
         (0, {"active_tasks": None}, Code.invalid_request, "ActiveTasks must be empty when (re-)joining."),

@@ -19,7 +19,15 @@ from mainstem.wire.errors import Code, RequestError, code_of
 
 @handler(33, failure=lambda request, code: {"responses": all_refused(request, code)})
 async def alter_configs(request: Any, ctx: RequestContext) -> dict[str, Any]:
-    return await alter_settings(request, ctx, lambda asked, _: read_configs(asked.configs))
+    return await alter_settings(request, ctx, _replace)
+
+
+def _replace(asked: Any, _: Mapping[str, str]) -> dict[str, str]:
+    names = Counter(each.name for each in asked.configs)
+    if len(names) < len(asked.configs):
+        twice = ", ".join(name for name, count in names.items() if count > 1)
+        raise RequestError(Code.invalid_request, f"Error due to duplicate config keys: {twice}")
+    return read_configs(asked.configs)
 
 
 async def alter_settings(

@@ -17,7 +17,7 @@ def alter_replica_log_dirs(request: Any, ctx: RequestContext) -> dict[str, Any]:
     ctx.check(ALTER, CLUSTER, THE_CLUSTER)
     codes: dict[TopicPartition, Code] = {}
     for partition, path in _asked(request).items():
-        if path != str(ctx.broker.log.path):
+        if path != str(ctx.broker.log.path.absolute()):
             codes[partition] = Code.log_dir_not_found
         else:
             there = partition_exists(ctx.broker.topics, partition)

@@ -52,7 +52,7 @@ def _check(request: Any, version: int) -> None:
     epoch = request.member_epoch
     if (version >= 1 or epoch > JOIN or epoch == LEAVE) and not request.member_id:
         raise _invalid("MemberId can't be empty.")
-    if not request.group_id:
+    if not request.group_id.strip():
         raise _invalid("GroupId can't be empty.")
     if request.instance_id == "":
         raise _invalid("InstanceId can't be empty.")

@@ -15,6 +15,8 @@ from mainstem.broker.security.acls import CLUSTER, CREATE, DESCRIBE_CONFIGS, THE
 from mainstem.core import MainstemError
 from mainstem.wire.errors import Code, RequestError, code_of
 
+CLUSTER_METADATA: Final = "__cluster_metadata"
+"""Kafka's own: here there is none, and nobody makes one."""
 _FIRST_STRICT: Final = 6
 
 
@@ -26,6 +28,8 @@ async def create_topics(request: Any, ctx: RequestContext) -> dict[str, Any]:
         try:
             if times[name] > 1:
                 raise RequestError(Code.invalid_request, f"topic {name!r} is asked for {times[name]} times")
+            if name == CLUSTER_METADATA:
+                raise RequestError(Code.invalid_request, f"Creation of internal topic {name} is prohibited.")
             check_create(ctx, name)
             answers.append(await _create(asked, ctx, validate_only=request.validate_only))
         except MainstemError as error:

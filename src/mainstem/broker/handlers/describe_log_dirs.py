@@ -27,7 +27,7 @@ def describe_log_dirs(request: Any, ctx: RequestContext) -> dict[str, Any]:
         "results": [
             {
                 "error_code": Code.kafka_storage_error if directory.offline else Code.none,
-                "log_dir": str(directory.path),
+                "log_dir": str(directory.path.absolute()),
                 "topics": topics,
                 "total_bytes": volume.f_blocks * volume.f_frsize,
                 "usable_bytes": volume.f_bavail * volume.f_frsize,

@@ -29,7 +29,7 @@ async def list_transactions(request: Any, ctx: RequestContext) -> dict[str, Any]
             return False
         if producer_ids and each.producer_id not in producer_ids:
             return False
-        return duration < 0 or (each.state not in IDLE and now - each.started_ms > duration)
+        return duration < 0 or each.state in IDLE or now - each.started_ms > duration  # idle: as in Kafka, since ever
 
     found = [each for each in ctx.broker.transactions.all_transactions() if passes(each)]
     found = [each for each in found if ctx.may(DESCRIBE, TRANSACTIONAL_ID, each.transactional_id)]

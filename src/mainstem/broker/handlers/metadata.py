@@ -13,7 +13,7 @@ from typing import Any
 
 from mainstem.broker.errors import InvalidTopicName, TopicAlreadyExists
 from mainstem.broker.handlers import RequestContext, handler
-from mainstem.broker.handlers.create_topics import check_create
+from mainstem.broker.handlers.create_topics import CLUSTER_METADATA, check_create
 from mainstem.broker.metadata import cluster_operations, describe_node, describe_topic
 from mainstem.broker.security.acls import DESCRIBE, TOPIC
 from mainstem.core import MainstemError
@@ -47,7 +47,7 @@ def metadata(request: Any, ctx: RequestContext) -> dict[str, Any] | Coroutine[An
 
 # Created by those who keep their state there, with settings that keep it: made by a client that only asks for them,
 # they would lose what is older than a week.
-_STATE = (*COORDINATOR_TOPICS, "_schemas")
+_STATE = (*COORDINATOR_TOPICS, CLUSTER_METADATA, "_schemas")
 
 
 def _may_create(request: Any, ctx: RequestContext, asked: Any) -> bool:

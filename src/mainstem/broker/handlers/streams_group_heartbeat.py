@@ -94,7 +94,7 @@ def _check(request: Any) -> None:
         raise _invalid("Regular expressions for source topics are not supported yet.")
     if not request.member_id:
         raise _invalid("MemberId can't be empty.")
-    if not request.group_id:
+    if not request.group_id.strip():
         raise _invalid("GroupId can't be empty.")
     if request.rack_id == "":
         raise _invalid("RackId can't be empty.")
