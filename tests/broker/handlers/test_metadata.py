@@ -97,6 +97,15 @@ def test_authorized_operations_only_when_asked(raw, topic):
     assert cluster.cluster_authorized_operations > 0
 
 
+def test_a_topic_that_is_missing_has_operations_too(raw):
+    """Of one that is not there kafka-python showed None."""
+    asked = {"topics": [{"name": "is-missing"}], "allow_auto_topic_creation": False}
+    (told,) = raw.call(3, 9, include_topic_authorized_operations=True, **asked).topics
+    assert (told.error_code, told.topic_authorized_operations) == (Code.unknown_topic_or_partition, 0b1101_1111_1000)
+    (told,) = raw.call(75, 0, topics=[{"name": "is-missing"}], response_partition_limit=5).topics
+    assert (told.error_code, told.topic_authorized_operations) == (Code.unknown_topic_or_partition, 0b1101_1111_1000)
+
+
 def test_what_is_asked_for_many_times_is_told_once(raw, topic):
     """A request of two megabytes would have an answer of many gigabytes: a topic may have 10,000 partitions."""
     (found,) = raw.call(3, 12, topics=[{"name": topic}] * 3).topics

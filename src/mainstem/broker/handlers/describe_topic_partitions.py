@@ -53,8 +53,9 @@ def _describe(ctx: RequestContext, name: str) -> dict[str, Any]:
             {**each, "eligible_leader_replicas": [], "last_known_elr": []} for each in described["partitions"]
         ]
         return described
+    missing = {"name": name, "topic_authorized_operations": ctx.operations(TOPIC, name)}
     try:
         ctx.broker.topics.check_name(name)
     except InvalidTopicName:
-        return {"error_code": Code.invalid_topic_exception, "name": name}
-    return {"error_code": Code.unknown_topic_or_partition, "name": name}
+        return {"error_code": Code.invalid_topic_exception, **missing}
+    return {"error_code": Code.unknown_topic_or_partition, **missing}

@@ -14,7 +14,7 @@ from typing import Any
 from mainstem.broker.errors import InvalidTopicName, TopicAlreadyExists
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.handlers.create_topics import CLUSTER_METADATA, check_create
-from mainstem.broker.metadata import cluster_operations, describe_node, describe_topic
+from mainstem.broker.metadata import NOT_ASKED, cluster_operations, describe_node, describe_topic
 from mainstem.broker.security.acls import DESCRIBE, TOPIC
 from mainstem.core import MainstemError
 from mainstem.wire.errors import Code, code_of
@@ -83,6 +83,7 @@ async def _create_and_answer(request: Any, ctx: RequestContext, asked: list[Any]
 
 def _describe(request: Any, ctx: RequestContext, name: str | None, topic_id: Any) -> dict[str, Any]:
     topics = ctx.broker.topics
+    with_operations = getattr(request, "include_topic_authorized_operations", False)
     if topic_id is not None:
         topic = topics.get_by_id(topic_id)
         if topic is not None and not ctx.may(DESCRIBE, TOPIC, topic.name):  # the name stays hidden
@@ -94,8 +95,9 @@ def _describe(request: Any, ctx: RequestContext, name: str | None, topic_id: Any
             return {"error_code": Code.topic_authorization_failed, "name": name or ""}
         topic = topics.get(name or "")
         if topic is None:
-            return {"error_code": _why_missing(ctx, name or ""), "name": name or ""}
-    with_operations = getattr(request, "include_topic_authorized_operations", False)
+            operations = ctx.operations(TOPIC, name or "") if with_operations else NOT_ASKED
+            missing = {"error_code": _why_missing(ctx, name or ""), "name": name or ""}
+            return missing | {"topic_authorized_operations": operations}
     return describe_topic(ctx, topic, with_operations=with_operations)
 
 
