@@ -13,44 +13,36 @@ import pytest
 
 from mainstem.broker.server import Broker
 from mainstem.core import SystemClock
-from mainstem.log import LogConfig, LogDirectory, StorageError, SystemDisk
-from mainstem.log.disk import SystemFile
+from mainstem.log import LogConfig, LogDirectory, StorageError
+from tests.log.cold_disk import ColdDisk, ColdFile
 from tests.support.broker import CONFIG, Client, running, until
 
 API_VERSIONS, METADATA, OFFSET_COMMIT, OFFSET_FETCH, CREATE_TOPICS = 18, 3, 8, 9, 19
 
 
-class SlowGroups(SystemDisk):
-    """What groups have stored is not read before `go`; it cannot be read at all, if `fails`."""
+class SlowFile(ColdFile):
+    """Of a `SlowGroups`."""
 
-    def __init__(self) -> None:
-        self.waits, self.go, self.fails = threading.Event(), threading.Event(), False
-
-    def open(self, path: Path, *, create: bool = False) -> SystemFile:
-        if not path.parent.name.startswith("__consumer_offsets-"):
-            return super().open(path, create=create)
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
-        return SlowFile(path, descriptor, self)
-
-
-class SlowFile(SystemFile):
-    """Of groups: nothing of it is in the page cache."""
-
-    __slots__ = ("disk",)
-
-    def __init__(self, path: Path, descriptor: int, disk: SlowGroups) -> None:
-        super().__init__(path, descriptor)
-        self.disk = disk
-
-    def cached_share(self, size: int, position: int) -> float:
-        return 0.0
+    __slots__ = ()
+    disk: "SlowGroups"
 
     def read_around_cache(self, buffer: memoryview, position: int, block: int) -> int:
-        self.disk.waits.set()
-        assert self.disk.go.wait(60)
-        if self.disk.fails:
-            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        if self.path.parent.name.startswith("__consumer_offsets-"):
+            self.disk.waits.set()
+            assert self.disk.go.wait(60)
+            if self.disk.is_short:
+                raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
         return super().read_around_cache(buffer, position, block)
+
+
+class SlowGroups(ColdDisk):
+    """What groups have stored is not read before `go`; there is no memory for it, if `is_short`."""
+
+    kind = SlowFile
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits, self.go, self.is_short = threading.Event(), threading.Event(), False
 
 
 @asynccontextmanager
@@ -132,7 +124,7 @@ def test_a_start_that_fails_does_not_wait_for_those_who_wait_for_it(tmp_path):
             client = await Client.connect(broker)
             answer = committed(client)
             await asyncio.sleep(0.05)
-            disk.fails = True
+            disk.is_short = True
             disk.go.set()
             with pytest.raises(StorageError):
                 await asyncio.wait_for(start, 10)

@@ -10,6 +10,8 @@ from mainstem.log.disk import SystemFile
 class ColdDisk(SystemDisk):
     """`reads` are those around the page cache, `direct` of them those that the file system let around it."""
 
+    kind: "type[ColdFile]"
+
     def __init__(self, *, has_direct: bool = True) -> None:
         self.reads: list[int] = []
         self.direct = 0
@@ -18,7 +20,7 @@ class ColdDisk(SystemDisk):
 
     def open(self, path: Path, *, create: bool = False) -> "ColdFile":
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
-        return ColdFile(path, descriptor, self)
+        return self.kind(path, descriptor, self)
 
 
 class ColdFile(SystemFile):
@@ -44,3 +46,6 @@ class ColdFile(SystemFile):
         found = super()._read_directly(buffer, position, block) if self.disk.has_direct else 0
         self.disk.direct += found > 0
         return found
+
+
+ColdDisk.kind = ColdFile

@@ -135,8 +135,11 @@ class Broker:
             for listener in self.listeners:
                 await listener.accept()
             self._look_for_idle_later()
+            handlers = await asyncio.to_thread(
+                load_handlers
+            )  # half of what a start imports; the loop goes on meanwhile
             await self._open_coordinators()
-            self.dispatch = Dispatch(self, load_handlers())
+            self.dispatch = Dispatch(self, handlers)
             for connection in list(self.connections):
                 connection.all_is_served()
         except BaseException:
@@ -148,7 +151,6 @@ class Broker:
         return address
 
     async def _open_coordinators(self) -> None:
-        await asyncio.to_thread(load_handlers)  # half of what a start imports; the loop answers clients meanwhile
         from mainstem.broker.groups import GroupCoordinator
         from mainstem.broker.transactions import TransactionCoordinator
 

@@ -8,6 +8,9 @@ import msgspec
 
 from mainstem.core.prepared import prepared
 
+TLS_PROTOCOLS = "SSL or SASL_SSL"
+SASL_PROTOCOLS = "SASL_SSL or SASL_PLAINTEXT"
+
 _ENUM = "Invalid enum value '(.*)'"
 
 
@@ -25,10 +28,6 @@ def nearest(name: str, known: Sequence[str]) -> str:
     from difflib import get_close_matches  # here: a start of the log with good settings needs none of it
 
     return next(iter(get_close_matches(name, known, 1)), "")
-
-
-TLS_PROTOCOLS = "SSL or SASL_SSL"
-SASL_PROTOCOLS = "SASL_SSL or SASL_PLAINTEXT"
 
 
 def without_effect(what: str, protocol: str, protocols: str) -> ValueError:

@@ -52,9 +52,9 @@ async def _delete(ctx: RequestContext, name: str | None, topic_id: Any, times: i
         topic = topics.by_name(name) if name is not None else topics.by_id(topic_id)
         if not may_all:
             ctx.check(DESCRIBE, TOPIC, topic.name)
-            name = topic.name
-            ctx.check(DELETE, TOPIC, name)
         name = topic.name
+        if not may_all:
+            ctx.check(DELETE, TOPIC, name)
         topics.check_not_internal(topic.name)
         ctx.mutate(len(topic.logs), strict=ctx.version >= _FIRST_STRICT)
         await topics.delete(topic)
