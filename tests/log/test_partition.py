@@ -19,7 +19,7 @@ NOW = 1_700_000_000_000
 
 
 def test_offsets_and_epoch_are_assigned_and_the_rest_stays_byte_for_byte(tmp_path):
-    data = batch(b"a", b"b", compression="snappy", base_offset=99)
+    data = batch(b"a", b"b", compression="snappy")
 
     async def test(partition):
         await partition.append(batch(b"first"))
