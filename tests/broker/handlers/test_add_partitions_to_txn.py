@@ -28,6 +28,10 @@ def test_every_version(raw, topic, version):
     assert fenced == {Code.producer_fenced if version >= 2 else Code.invalid_producer_epoch}
 
 
+def test_an_id_is_not_empty(raw, topic):
+    assert codes_of(raw.call(24, 3, **fields("", producer_of(raw.init(None)), topic, 0))) == {Code.invalid_request}
+
+
 def test_one_that_does_not_exist_spoils_all(raw, topic):
     name = uuid.uuid4().hex
     producer = producer_of(raw.init(name))

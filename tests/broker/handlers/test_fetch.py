@@ -266,9 +266,17 @@ def test_g5_a_session_names_partitions_once_and_answers_with_what_changed(raw, t
     assert [each.partition_index for each in changed.responses[0].partitions] == [0]
     moved = session.request(first.session_id, 3, [partition(0, 1)])
     assert moved.responses == ()
-    assert session.request(first.session_id, 4, forgotten=[0, 1]).responses == ()
+    assert session.request(first.session_id, 4, forgotten=[0]).responses == ()
     append(raw, topic, b"y")
     assert session.request(first.session_id, 5).responses == ()
+
+
+def test_a_session_without_partitions_ends(raw, topic):
+    session = Session(raw, topic)
+    first = session.request(0, 0, [partition(0)])
+    last = session.request(first.session_id, 1, forgotten=[0])
+    assert (last.error_code, last.session_id, last.responses) == (Code.none, 0, ())
+    assert session.request(first.session_id, 2).error_code == Code.fetch_session_id_not_found
 
 
 def test_a_session_tells_a_reader_of_committed_records_of_a_high_watermark_that_moved(raw, topic):

@@ -119,9 +119,13 @@ def _session(request: Any, ctx: RequestContext) -> FetchSession | None:
         for topic in request.forgotten_topics_data
         for index in topic.partitions
     ]
-    return sessions.proceed(
+    session = sessions.proceed(
         request.session_id, request.session_epoch, _partitions(request, ctx.version), forgotten, by_id=by_id
     )
+    if session.partitions:
+        return session
+    sessions.close(session.session_id)  # as in Kafka: who has nothing left to read begins anew
+    return None
 
 
 def _partitions(request: Any, version: int) -> list[FetchPartition]:

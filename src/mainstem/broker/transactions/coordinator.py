@@ -128,8 +128,7 @@ class TransactionCoordinator:
         Raises:
             TransactionError: see `transaction.initialize`; nothing has changed.
         """
-        if not transactional_id:
-            raise TransactionError(Code.invalid_request, transactional_id, "a transactional id is not empty")
+        await self._settle(transactional_id)
         if not 0 < timeout_ms <= self._config.transaction_max_timeout_ms:
             raise TransactionError(
                 Code.invalid_transaction_timeout,
@@ -137,7 +136,6 @@ class TransactionCoordinator:
                 f"timeout {timeout_ms} ms, expected 1 to {self._config.transaction_max_timeout_ms}"
                 " (transaction.max.timeout.ms)",
             )
-        await self._settle(transactional_id)
         await self._ids.ready()
         entry = self._entries.get(transactional_id)
         if entry is not None and entry.transaction.state is ONGOING:
@@ -277,8 +275,11 @@ class TransactionCoordinator:
         """Wait until the transaction that is being ended, if any, is complete.
 
         Raises:
+            TransactionError: there is no such id.
             CoordinatorUnavailable: what is stored of it could not be read.
         """
+        if not transactional_id:
+            raise TransactionError(Code.invalid_request, transactional_id, "a transactional id is not empty")
         self.storage.check_read(transactional_id)
         while (entry := self._entries.get(transactional_id)) is not None and entry.ending is not None:
             await asyncio.shield(entry.ending)
