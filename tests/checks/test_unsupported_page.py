@@ -102,6 +102,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
         "test_a_fetch_gets_what_another_member_lets_go_meanwhile",
         "test_by_duration_with_nothing_so_new_begins_at_the_end",
     ),
+    "ConsumerGroupHeartbeat: a static member": ("test_a_static_member_joins_again_whose_answer_is_lost",),
     "ListOffsets: tiered storage": (
         "test_special_timestamps_and_the_versions_that_have_them",
         "broker/handlers/test_list_offsets.py::test_errors",

@@ -288,6 +288,15 @@ def test_epoch_0_always_joins_again():
 # --- static members ---------------------------------------------------------------------------------------------------
 
 
+def test_a_static_member_joins_again_whose_answer_is_lost():
+    """franz-go gives up where it is told that its instance id is taken, by itself."""
+    desk = Desk()
+    desk.beat("a", instance_id="i")
+    answer = desk.beat("a", instance_id="i")
+    assert (answer.epoch, desk.told(answer)) == (2, [0, 1, 2, 3])
+    assert desk.log[-1] == []
+
+
 def test_a_static_member_that_is_restarted_takes_its_old_place():
     desk = Desk()
     desk.beat("a", instance_id="i")

@@ -201,6 +201,8 @@ class ConsumerGroup(ModernGroup[Key, Value]):
             return self.members.get(member_id, Member(member_id=member_id))
         both_speak_this = request is not None and present.classic is None
         if both_speak_this and present.epoch != LEAVE_FOR_A_WHILE:
+            if present.member_id == member_id:  # the answer to its join is lost; Kafka leaves it out for a session
+                return present
             raise UnreleasedInstance(
                 self.group_id, f"instance id {instance_id} is member {present.member_id}, which has not left"
             )
