@@ -1,13 +1,11 @@
-"""OAUTHBEARER: tokens that are taken and those that are not, keys that change, and real clients."""
+"""OAUTHBEARER: tokens that are taken and those that are not, and real clients."""
 
 import asyncio
 import base64
 import contextlib
 import hmac
 import json
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -23,7 +21,6 @@ from mainstem.broker.config import BrokerConfig
 from mainstem.broker.security.errors import AuthenticationFailed
 from mainstem.broker.security.oauth import BearerExchange, Tokens
 from mainstem.core import ManualClock
-from mainstem.core.config import BadSetting
 from mainstem.wire.errors import Code
 from tests.support.raw import RawClient
 
@@ -151,64 +148,6 @@ def test_tokens_without_a_signature_are_taken_where_that_is_said(tmp_path):
         config("")
     with pytest.raises(ValueError, match="found both"):
         config("somewhere", sasl_oauthbearer_unsecured=True)
-
-
-def test_a_file_of_keys_that_changes_is_read_again(tmp_path):
-    found = tokens(keys_file(tmp_path, KEY))
-    keys_file(tmp_path, KEY, OTHER)
-    assert found.check(token_of(OTHER, "ES256"))[0] == "app"
-    (tmp_path / "jwks.json").write_text("half")
-    assert found.check(token_of())[0] == "app"
-    with pytest.raises(BadSetting, match=r"jwks\.json: expected a JWKS document"):
-        tokens(str(tmp_path / "jwks.json"))
-    with pytest.raises(BadSetting, match=r"nowhere: expected a JWKS document"):
-        tokens(str(tmp_path / "nowhere"))
-
-
-@contextlib.contextmanager
-def key_server(*keys):
-    asked = []
-
-    class Answers(BaseHTTPRequestHandler):
-        def do_GET(self):
-            asked.append(self.path)
-            self.send_response(200 if keys_now else 500)
-            self.end_headers()
-            self.wfile.write(json.dumps({"keys": [each.as_dict(private=False) for each in keys_now]}).encode())
-
-        def log_message(self, *_):
-            pass
-
-    keys_now = list(keys)
-    with HTTPServer(("127.0.0.1", 0), Answers) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/jwks", keys_now, asked
-        finally:
-            server.shutdown()
-
-
-def test_keys_of_an_address_are_asked_again_for_a_key_that_is_missing_but_not_for_every_token():
-    clock = ManualClock(NOW * 1000)
-    with key_server() as (where, keys, asked):
-        found = Tokens(config(where), clock)
-        for _ in range(3):
-            with pytest.raises(AuthenticationFailed):
-                found.check(token_of())
-        assert len(asked) == 1
-        keys.append(KEY)
-        clock.advance_ms(10_000)
-        assert found.check(token_of())[0] == "app"
-        keys.append(OTHER)
-        with pytest.raises(AuthenticationFailed):
-            found.check(token_of(OTHER, "ES256"))
-        clock.advance_ms(10_000)
-        for _ in range(3):
-            assert found.check(token_of(OTHER, "ES256"))[0] == "app"
-        assert len(asked) == 3
-        keys.clear()
-        clock.advance_ms(3_600_000)
-        assert found.check(token_of(exp=NOW + 9_000))[0] == "app", "the keys of before, while there are no others"
 
 
 @pytest.mark.timeout(120)

@@ -1,5 +1,7 @@
 """What security refuses; codes are in `wire.errors`."""
 
+from concurrent.futures import Future
+
 from mainstem.core.errors import MainstemError
 from mainstem.wire.errors import Code, RequestError
 
@@ -8,6 +10,14 @@ class AuthenticationFailed(MainstemError):
     """The client has not shown who it is. The message is told to it: it says neither whether there is such a user, nor
     what was wrong.
     """
+
+
+class Undecided(Exception):
+    """Whether the client has shown who it is depends on what is on its way: ask again when `done` is."""
+
+    def __init__(self, done: "Future[None]") -> None:
+        super().__init__("not decided yet")
+        self.done = done
 
 
 class NotAllowed(RequestError):

@@ -4,33 +4,24 @@
     server   nothing; or {"status": "invalid_token"}, to which the client says ^A, and the exchange fails
 
 A token is taken if one of the keys has signed it, with a method that needs a private key; if it has not expired; and if
-issuer and audience are as expected. Keys are a JWKS document: a file, looked at again when it changes, or an address,
-asked again after a while and when a token names a key that is not there, but not more often than every ten seconds.
+issuer and audience are as expected.
 """
 
 import base64
 import binascii
-import http.client
 import re
-import threading
-import urllib.request
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from mainstem.broker.security.errors import AuthenticationFailed
+from mainstem.broker.security.keys import Keys, keys_of
 from mainstem.core import Clock, UserError
 from mainstem.core.config import BadSetting
-from mainstem.core.files import check_regular
-from mainstem.core.http import open_request
-from mainstem.core.logging import get_logger
 from mainstem.core.prepared import prepared
 
 if TYPE_CHECKING:
-    from joserfc.jwk import KeySet
-
     from mainstem.broker.config import BrokerConfig
 
 _ALGORITHMS: Final = (
@@ -49,11 +40,6 @@ _ALGORITHMS: Final = (
 _FIRST: Final = re.compile(r"n,(?:a=(?P<asked>[^,\0]*))?,\x01(?P<pairs>(?:[A-Za-z]+=[^\x01]*\x01)*)\x01")
 _BEARER: Final = re.compile(r"Bearer +([-_.~+/A-Za-z0-9]+=*)", re.IGNORECASE)
 _REFUSED: Final = b'{"status":"invalid_token"}'
-_TIMEOUT_SECONDS: Final = 10.0
-_MOST_KEY_BYTES: Final = 1_048_576
-_SECONDS_BETWEEN_REQUESTS: Final = 10.0
-
-log = get_logger()
 
 
 class Claims(msgspec.Struct, frozen=True):
@@ -64,77 +50,6 @@ class Claims(msgspec.Struct, frozen=True):
     iat: float | None = None
     iss: str | None = None
     aud: str | list[str] | None = None
-
-
-class Keys:
-    """The keys of a JWKS document at an address or in a file. Any thread may ask."""
-
-    def __init__(self, where: str, refresh_seconds: float, clock: Clock) -> None:
-        self._where = where
-        self._refresh_seconds = refresh_seconds
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._keys: KeySet | None = None
-        self._state: Any = None  # of the file
-        self._asked = -_SECONDS_BETWEEN_REQUESTS
-
-    @property
-    def _is_address(self) -> bool:
-        return self._where.startswith(("http://", "https://"))
-
-    def current(self, *, again: bool = False) -> "KeySet":
-        """The keys; `again`: one was missing, there may be new ones.
-
-        Raises:
-            AuthenticationFailed: there are none yet.
-            BadSetting: the file has none.
-        """
-        with self._lock:
-            (self._ask if self._is_address else self._look)(again=again)
-            if self._keys is None:
-                raise AuthenticationFailed(f"no keys from {self._where} yet")
-            return self._keys
-
-    def _look(self, *, again: bool) -> None:
-        del again
-        file = Path(self._where.removeprefix("file://"))
-        try:
-            found = check_regular(file)
-            state = (found.st_mtime_ns, found.st_size, found.st_ino)
-            if state == self._state:
-                return
-            keys = _key_set(file.read_bytes())
-        except (OSError, ValueError) as error:
-            if self._keys is None:
-                raise BadSetting(
-                    f"sasl_oauthbearer_jwks_endpoint_url {file}: expected a JWKS document: {error}",
-                    hint="give the address or the file of one, as who makes the tokens publishes it",
-                ) from None
-            log.warning("keys_not_renewed", where=self._where, reason=str(error))
-            return
-        self._keys, self._state = keys, state
-
-    def _ask(self, *, again: bool) -> None:
-        now = self._clock.monotonic()
-        age = now - self._asked
-        if age < (_SECONDS_BETWEEN_REQUESTS if again or self._keys is None else self._refresh_seconds):
-            return
-        self._asked = now
-        try:
-            with open_request(urllib.request.Request(self._where), _TIMEOUT_SECONDS) as answer:  # noqa: S310 checked
-                self._keys = _key_set(answer.read(_MOST_KEY_BYTES))
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            log.warning("keys_not_renewed", where=self._where, reason=str(error))
-
-
-def _key_set(document: bytes) -> "KeySet":
-    from joserfc.errors import JoseError
-    from joserfc.jwk import KeySet
-
-    try:
-        return KeySet.import_key_set(msgspec.json.decode(document))
-    except (JoseError, msgspec.DecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
 class Tokens:
@@ -151,15 +66,14 @@ class Tokens:
             except ImportError:
                 hint = "it comes with an extra: pip install 'mainstem[oauth]'"
                 raise UserError("joserfc: not installed; OAUTHBEARER needs it", hint=hint) from None
-            self._keys = Keys(where, config.sasl_oauthbearer_jwks_endpoint_refresh_ms / 1000, clock)
-            if not self._keys._is_address:
-                self._keys.current()
+            self._keys = keys_of(where, config.sasl_oauthbearer_jwks_endpoint_refresh_ms / 1000, clock)
 
     def check(self, token: str, *, asked: str = "") -> tuple[str, int]:
         """Who brings the token, and how many milliseconds it is good for; `asked` is who the client says it is, or "".
 
         Raises:
             AuthenticationFailed: it is not to be taken; why is for our log, not for the client.
+            Undecided: the key that it names may be on its way.
         """
         found = self._unsigned(token) if self._keys is None else self._signed(token, self._keys)
         config, now = self._config, self._clock.now_ms() / 1000
@@ -223,7 +137,7 @@ class BearerExchange:
         self.lifetime_ms = 0
 
     def step(self, data: bytes) -> bytes:
-        """Raises: AuthenticationFailed: the token was not taken; the client has been told so."""
+        """Raises: AuthenticationFailed: the token was not taken; the client has been told so. Undecided: not yet."""
         if self._refused:
             raise AuthenticationFailed(self._refused)
         first = _FIRST.fullmatch(data.decode("utf-8", "replace"))

@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mainstem.broker.security.credentials import MECHANISMS, Credentials, Mechanism
-from mainstem.broker.security.errors import AuthenticationFailed
+from mainstem.broker.security.errors import AuthenticationFailed, Undecided
 from mainstem.broker.security.scram import ScramExchange
 from mainstem.core import Clock
 from mainstem.core.logging import get_logger
@@ -51,6 +51,7 @@ class Exchange(Protocol):
 
         Raises:
             AuthenticationFailed: it is not who it says.
+            Undecided: the same message is to be taken again, a little later.
         """
         ...
 
@@ -97,6 +98,17 @@ def mechanisms(credentials: Credentials, config: "BrokerConfig", clock: Clock) -
         tokens = Tokens(config, clock)
         made["OAUTHBEARER"] = lambda: BearerExchange(tokens)
     return made
+
+
+async def _answer(exchange: Exchange, data: bytes, stops: "asyncio.Future[None]") -> bytes:
+    """What the exchange answers once it can."""
+    while True:
+        try:
+            return await asyncio.to_thread(exchange.step, data)
+        except Undecided as wait:
+            await asyncio.wait((asyncio.wrap_future(wait.done), stops), return_when=asyncio.FIRST_COMPLETED)
+            if stops.done():
+                raise AuthenticationFailed("the log stops") from None
 
 
 class Authentication:
@@ -165,7 +177,7 @@ class Authentication:
             self._end_after_answer()
             raise RequestError(Code.illegal_sasl_state, "SaslHandshake says the mechanism first")
         try:
-            answer = await asyncio.to_thread(exchange.step, data)
+            answer = await _answer(exchange, data, self._broker.stopping)
             if exchange.user is not None:
                 return answer, self._became_known(f"User:{exchange.user}")
         except AuthenticationFailed as error:
