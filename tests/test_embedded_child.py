@@ -117,6 +117,33 @@ def test_one_that_runs_is_not_started_twice():
         log.start()
 
 
+def test_a_ctrl_c_is_for_the_program_which_still_needs_its_log(tmp_path):
+    program = (
+        "import mainstem, signal, sys\n"
+        "from confluent_kafka import Producer\n"
+        "with mainstem.embedded(child=True) as log:\n"
+        "    producer = Producer(log.client)\n"
+        "    try:\n"
+        "        print('ready', flush=True)\n"
+        "        signal.pause()\n"
+        "    except KeyboardInterrupt:\n"
+        "        producer.produce('t', b'last')\n"
+        "        print(producer.flush(20), flush=True)\n"
+    )
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as terminal:
+        assert terminal.stdout.readline() == "ready\n"
+        os.killpg(terminal.pid, signal.SIGINT)
+        assert terminal.stdout.read() == "0\n"
+
+
+def test_files_of_the_working_directory_are_none_of_its_modules(tmp_path, monkeypatch):
+    (tmp_path / "queue.py").write_text("raise SystemExit('not meant')")
+    monkeypatch.chdir(tmp_path)
+    with mainstem.embedded(child=True) as log:
+        log.create_topic("t")
+
+
 def test_it_ends_with_the_program_however_that_ends(tmp_path):
     program = (
         "import mainstem, pathlib, time\n"

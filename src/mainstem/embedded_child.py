@@ -1,7 +1,7 @@
 """The log of `mainstem.embedded(child=True)`: a process of its own, which the program may kill and start again.
 
 The parent writes one line of JSON to its stdin, `Settings`; it answers with one on stdout, `Started`, when it serves or
-cannot. It ends with SIGTERM, and with its parent, however that ends.
+cannot. It ends with SIGTERM, and with its parent, however that ends; a Ctrl-C in their terminal is its parent's.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class Child:
             raise NotStarted(f"process {self.process_id} serves the log already", hint="stop() or kill() it first")
         self.kill()
         self._process = process = start_child(
-            [sys.executable, "-m", __name__],
+            [sys.executable, "-P", "-m", __name__],  # what lies in the working directory is none of its modules
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=os.environ | {PARENT: str(os.getpid())},
@@ -114,8 +114,7 @@ class Child:
 
 async def _serve(settings: Settings) -> None:
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with serving(Path(settings.data), settings.broker, settings.log) as broker:
         sys.setswitchinterval(SWITCH_SECONDS)
         _tell(Started(broker.host, broker.port))
@@ -131,6 +130,7 @@ def main() -> None:
     """Serve what stdin says."""
     import uvloop
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the program, which may still need its log
     die_with_parent()
     configure("embedded-log", level="warning")
     settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=prepared(Settings))

@@ -171,6 +171,18 @@ def test_who_shows_a_certificate_is_its_subject_and_who_shows_none_is_cut_off(au
     asyncio.run(check())
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_client_that_shows_no_certificate_is_told_so(authority, version):
+    """The connection ended without a word, and clients tried again until their patience was over."""
+    context = ssl.create_default_context(cafile=str(authority.file))
+    context.minimum_version = context.maximum_version = version
+    with mainstem.embedded(broker=BrokerConfig(**mutual(authority))) as log:
+        host, _, port = log.bootstrap.rpartition(":")
+        plain = socket.create_connection((host, int(port)), timeout=10)
+        with pytest.raises(ssl.SSLError, match="ALERT"), context.wrap_socket(plain, server_hostname=host) as secure:
+            secure.recv(1)
+
+
 def test_tls_before_1_2_is_refused(authority, tmp_path):
     async def check() -> None:
         async with running(tmp_path / "data", SystemClock(), BrokerConfig(**tls(authority))) as broker:

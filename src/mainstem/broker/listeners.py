@@ -18,6 +18,7 @@ from mainstem.broker.config import FIRST_LISTENER, ListenerConfig
 from mainstem.broker.connection import Connection
 from mainstem.broker.errors import AddressInUse
 from mainstem.core.address import format_address
+from mainstem.core.causes import one_line
 from mainstem.core.logging import get_logger
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ class Listener:
         loop = self._broker.loop
         while not self._broker.stopping.done():
             try:
-                accepted, _ = await loop.sock_accept(listening)
+                accepted, client = await loop.sock_accept(listening)
             except OSError as error:
                 if self._broker.stopping.done():
                     return
@@ -156,21 +157,25 @@ class Listener:
                 oldest = next(iter(self._handshakes))
                 del self._handshakes[oldest]
                 oldest.cancel()
-            task = self._broker.spawn(self._shake_hands(accepted, context), name="handshake")
+            task = self._broker.spawn(self._shake_hands(accepted, client[0], context), name="handshake")
             self._handshakes[task] = None
             task.add_done_callback(lambda done: self._handshakes.pop(done, None))
 
-    async def _shake_hands(self, accepted: socket.socket, context: ssl.SSLContext) -> None:
-        try:
-            await self._broker.loop.connect_accepted_socket(
-                lambda: Connection(self._broker, self),
-                accepted,
-                ssl=context,
-                ssl_handshake_timeout=self._broker.config.authentication_timeout_ms / 1000,
-                ssl_shutdown_timeout=_GOOD_BYE_SECONDS,
-            )
-        except (OSError, TimeoutError) as error:  # a port that is scanned, a client without the authority
-            log.debug("handshake_failed", listener=self.name, error=str(error))
+    async def _shake_hands(self, accepted: socket.socket, client: str, context: ssl.SSLContext) -> None:
+        from mainstem.broker.security.tls import LastWord
+
+        with LastWord(accepted) as last_word:
+            try:
+                await self._broker.loop.connect_accepted_socket(
+                    lambda: Connection(self._broker, self),
+                    accepted,
+                    ssl=context,
+                    ssl_handshake_timeout=self._broker.config.authentication_timeout_ms / 1000,
+                    ssl_shutdown_timeout=_GOOD_BYE_SECONDS,
+                )
+            except (OSError, TimeoutError) as error:  # a port that is scanned, a client without the authority
+                last_word.say()
+                log.info("handshake_failed", client=client, listener=self.name, reason=one_line(error))
 
 
 def _close(listening: socket.socket, _: "asyncio.Task[None]") -> None:

@@ -6,9 +6,13 @@ use, and are told in the log.
 """
 
 import re
+import socket
 import ssl
 from collections.abc import Iterator
+from contextlib import suppress
+from contextvars import ContextVar
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Final
 
 from mainstem.core import Clock
@@ -48,6 +52,55 @@ _OF_CERTIFICATES: Final = ("EE_", "CA_")
 log = get_logger()
 
 
+class LastWord:
+    """The alert for a client whose handshake fails: without it a client does not know why, and tries again and again.
+
+    OpenSSL leaves it where the event loop would find it, and both loops close the connection without a look. Of use in
+    one task, around its handshake.
+    """
+
+    def __init__(self, accepted: socket.socket) -> None:
+        self.text = b""
+        self._socket: socket.socket | None = None
+        with suppress(OSError):  # no descriptor is free: it goes without
+            self._socket = accepted.dup()
+
+    def __enter__(self) -> "LastWord":
+        _last_word.set(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._socket is not None:
+            self._socket.close()
+
+    def say(self) -> None:
+        """The handshake has failed."""
+        if self._socket is not None and self.text:
+            with suppress(OSError):  # the client has gone, or takes nothing
+                self._socket.send(self.text)
+                self._socket.shutdown(socket.SHUT_WR)
+
+
+_last_word: ContextVar[LastWord | None] = ContextVar("last_word", default=None)
+
+
+class _Handshake(ssl.SSLObject):
+    """One connection's TLS, which keeps what it says last."""
+
+    outgoing: ssl.MemoryBIO
+    last_word: LastWord | None = None
+
+    def do_handshake(self) -> None:
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError:
+            if self.last_word is not None:
+                self.last_word.text = self.outgoing.read()
+            raise
+
+
 class RenewedContext(ssl.SSLContext):
     """A server's context that gives each new connection what the files hold now."""
 
@@ -77,13 +130,16 @@ class RenewedContext(ssl.SSLContext):
         self._current = self._load()
         self._next_look = clock.monotonic() + _SECONDS_BETWEEN_LOOKS
 
-    def wrap_bio(self, *args: Any, **kwargs: Any) -> ssl.SSLObject:
+    def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **kwargs: Any) -> ssl.SSLObject:
         """The start of a handshake: both event loops call it, once per connection."""
         now = self._clock.monotonic()
         if now >= self._next_look:
             self._next_look = now + _SECONDS_BETWEEN_LOOKS
             self._look()
-        return self._current.wrap_bio(*args, **kwargs)
+        made = self._current.wrap_bio(incoming, outgoing, *args, **kwargs)
+        if isinstance(made, _Handshake):
+            made.outgoing, made.last_word = outgoing, _last_word.get()
+        return made
 
     def _look(self) -> None:
         times = self._times()
@@ -104,6 +160,7 @@ class RenewedContext(ssl.SSLContext):
         certificate_file, key_file, client_ca_file = self._files
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.sslobject_class = _Handshake
         context.options |= ssl.OP_NO_RENEGOTIATION  # a client could ask for costly handshakes without end
         for setting, file in zip(_HINTS, self._files, strict=True):
             if file:
