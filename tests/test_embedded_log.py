@@ -1,12 +1,14 @@
 """`mainstem.embedded()`: a whole log in a thread of this process."""
 
 import asyncio
+import gc
 import socket
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -34,6 +36,35 @@ def test_a_client_writes_and_reads():
         assert asyncio.run(write_and_read(log.bootstrap)) == b"value"
         assert log.data.is_dir()
     assert not log.data.exists()
+
+
+@pytest.mark.parametrize("child", [False, True])
+def test_one_that_no_block_holds_runs_until_it_is_closed(child):
+    """As in a notebook, where each cell is a program of its own."""
+    log = mainstem.embedded(child=child).open()
+    gc.collect()
+    log.create_topic("kept")
+    log.close()
+    log.close()
+    assert not log.data.exists()
+    with pytest.raises(BrokerUnavailable, match="the log has ended"):
+        log.create_topic("late")
+
+
+def test_one_that_nobody_closes_leaves_nothing_behind():
+    program = "import mainstem\nlog = mainstem.embedded().open()\nlog.create_topic('t')\nprint(log.data)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr == ""
+    assert not Path(done.stdout.strip()).exists()
+
+
+def test_one_context_may_be_entered_more_than_once():
+    one = mainstem.embedded()
+    with one as outer, one as inner:
+        assert outer.bootstrap != inner.bootstrap
+        outer.create_topic("t")
+    with one as again:
+        again.create_topic("t")
 
 
 def test_a_given_directory_is_kept_and_served_again(tmp_path):
@@ -179,7 +210,7 @@ def test_one_that_has_ended_is_not_waited_for():
         pass
     with pytest.raises(BrokerUnavailable, match=f"^{log.bootstrap}: the log has ended$") as told:
         log.create_topic("late")
-    assert "its `with` block is over" in told.value.hint
+    assert "its block is over" in told.value.hint
 
 
 @pytest.mark.parametrize("child", [False, True])

@@ -4,12 +4,11 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from contextlib import AbstractContextManager
     from os import PathLike
 
     from mainstem.broker.config import BrokerConfig
     from mainstem.core import MainstemError
-    from mainstem.embedded_log import ChildLog, EmbeddedLog
+    from mainstem.embedded_log import ChildLog, Embedded, EmbeddedLog
     from mainstem.log import LogConfig
 
 __all__ = ["BrokerConfig", "ChildLog", "EmbeddedLog", "LogConfig", "MainstemError", "embedded"]
@@ -41,7 +40,7 @@ def embedded(
     broker: "BrokerConfig | Mapping[str, Any] | None" = None,
     log: "LogConfig | Mapping[str, Any] | None" = None,
     client: "Mapping[str, Any] | None" = None,
-) -> "AbstractContextManager[EmbeddedLog]": ...
+) -> "Embedded[EmbeddedLog]": ...
 
 
 @overload
@@ -52,7 +51,7 @@ def embedded(
     broker: "BrokerConfig | Mapping[str, Any] | None" = None,
     log: "LogConfig | Mapping[str, Any] | None" = None,
     client: "Mapping[str, Any] | None" = None,
-) -> "AbstractContextManager[ChildLog]": ...
+) -> "Embedded[ChildLog]": ...
 
 
 def embedded(
@@ -62,8 +61,9 @@ def embedded(
     broker: "BrokerConfig | Mapping[str, Any] | None" = None,
     log: "LogConfig | Mapping[str, Any] | None" = None,
     client: "Mapping[str, Any] | None" = None,
-) -> "AbstractContextManager[EmbeddedLog]":
+) -> "Embedded[Any]":
     """A log inside this process: `with mainstem.embedded() as log:`, and any Kafka client connects to `log.bootstrap`.
+    Without a block: `log = mainstem.embedded().open()`, and `log.close()`.
 
     With `child` it is a process of its own, which a test may `log.kill()` and `log.start()` again. See
     `mainstem.embedded_log.embedded`, which is imported when it is called: most programs never need a broker.

@@ -6,16 +6,19 @@ directory and port.
 """
 
 import asyncio
+import atexit
 import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack
+from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from mainstem.broker.config import MOST_PARTITIONS, BrokerConfig
 from mainstem.broker.node import serving
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
 _ADMIN_SECONDS = 10
 _POLL_SECONDS = 0.05
 _DATA = "the current one is '.'; without `data` the log has one of its own, which goes with it"
-_OVER = "its `with` block is over: a new one has a log of its own, or goes on with the same directory"
+_OVER = "its block is over, or it was closed: a new one has a log of its own, or goes on with the same directory"
 
 
 class EmbeddedLog:
@@ -45,6 +48,17 @@ class EmbeddedLog:
         self.client = {"bootstrap.servers": bootstrap, **client}
         """Settings of a confluent-kafka client that reaches it: `Producer(log.client)`."""
         self._ended = False
+        self._ends = ExitStack()
+        self._owner = os.getpid()
+
+    def close(self) -> None:
+        """End it, as the end of its block does; a temporary directory goes too. Nothing, where it has ended.
+
+        A fork that closes it leaves it running: it is the parent's.
+        """
+        self._ended = True
+        if os.getpid() == self._owner:
+            self._ends.close()
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
         """Make a topic; `config` has Kafka's names, as in `{"cleanup.policy": "compact"}`.
@@ -144,6 +158,9 @@ class ChildLog(EmbeddedLog):
         self._child.start()
 
 
+LogT = TypeVar("LogT", bound=EmbeddedLog)
+
+
 @overload
 def embedded(
     data: str | PathLike[str] | None = None,
@@ -152,7 +169,7 @@ def embedded(
     broker: BrokerConfig | Mapping[str, Any] | None = None,
     log: LogConfig | Mapping[str, Any] | None = None,
     client: Mapping[str, Any] | None = None,
-) -> AbstractContextManager[EmbeddedLog]: ...
+) -> "Embedded[EmbeddedLog]": ...
 
 
 @overload
@@ -163,10 +180,9 @@ def embedded(
     broker: BrokerConfig | Mapping[str, Any] | None = None,
     log: LogConfig | Mapping[str, Any] | None = None,
     client: Mapping[str, Any] | None = None,
-) -> AbstractContextManager[ChildLog]: ...
+) -> "Embedded[ChildLog]": ...
 
 
-@contextmanager
 def embedded(
     data: str | PathLike[str] | None = None,
     *,
@@ -174,8 +190,8 @@ def embedded(
     broker: BrokerConfig | Mapping[str, Any] | None = None,
     log: LogConfig | Mapping[str, Any] | None = None,
     client: Mapping[str, Any] | None = None,
-) -> Iterator[Any]:
-    """Run a log for as long as the context lasts.
+) -> "Embedded[Any]":
+    """A log that runs for as long as the context lasts.
 
     Args:
         data: its directory, kept afterwards; None makes a temporary one that is removed.
@@ -187,29 +203,65 @@ def embedded(
 
     Raises:
         BadSetting: one is unknown, or of the wrong type; or `data` is no path of a directory.
-        LogDirectoryInUse: `data` belongs to another process (`child`: NotStarted, with what it says).
-        AddressInUse: the port that was asked for is taken (`child`: NotStarted).
     """
     if not isinstance(broker, BrokerConfig):
         broker = convert({"port": 0, **_table(broker, "broker")}, BrokerConfig, where="broker")
     if not isinstance(log, LogConfig):
         log = convert(_table(log, "log"), LogConfig, where="log")
-    client = _table(client, "client")
-    directory = Path(tempfile.mkdtemp(prefix="mainstem-log-")) if data is None else _directory(data)
-    owner, ends = os.getpid(), ExitStack()
-    if data is None:
-        ends.callback(shutil.rmtree, directory, ignore_errors=True)
-    try:
-        start = _start_child if child else _start_thread
+    directory = None if data is None else _directory(data)
+    return Embedded(
+        partial(_open, directory, _start_child if child else _start_thread, broker, log, _table(client, "client"))
+    )
+
+
+class Embedded(Generic[LogT]):
+    """What runs in a `with` block; or, where no block can hold it, as in the cells of a notebook, from `open` to the
+    log's `close`.
+    """
+
+    def __init__(self, start: Callable[[], LogT]) -> None:
+        self._start = start
+        self._entered: list[LogT] = []
+
+    def open(self) -> LogT:
+        """Start it.
+
+        Raises:
+            LogDirectoryInUse: `data` belongs to another process (`child`: NotStarted, with what it says).
+            AddressInUse: the port that was asked for is taken (`child`: NotStarted).
+        """
+        return self._start()
+
+    def __enter__(self) -> LogT:
+        self._entered.append(self._start())
+        return self._entered[-1]
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._entered.pop().close()
+
+
+def _open(
+    data: Path | None,
+    start: Callable[..., tuple[LogT, Callable[[], None]]],
+    broker: BrokerConfig,
+    log: LogConfig,
+    client: Mapping[str, Any],
+) -> LogT:
+    with ExitStack() as ends:
+        directory = data
+        if directory is None:
+            directory = Path(tempfile.mkdtemp(prefix="mainstem-log-"))
+            ends.callback(shutil.rmtree, directory, ignore_errors=True)
+            atexit.register(_remove, directory, os.getpid())  # of one that nobody closes
         running, stop = start(directory, broker, log, client)
         ends.callback(stop)
-        try:
-            yield running
-        finally:
-            running._ended = True
-    finally:
-        if os.getpid() == owner:  # a fork that leaves the context leaves the log running
-            ends.close()
+        running._ends = ends.pop_all()
+    return running
+
+
+def _remove(directory: Path, owner: int) -> None:
+    if os.getpid() == owner:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _table(given: Any, name: str) -> dict[str, Any]:
