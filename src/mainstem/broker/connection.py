@@ -307,13 +307,12 @@ class Connection(asyncio.BufferedProtocol):
     # --- requests and answers ----------------------------------------------------------------------------------------
 
     def _start_requests(self) -> None:
-        limit = self._most_requests
         left = _MOST_AT_ONCE
         self._others_turn = False
         while self._requests and not self._holding_back and not self._writing_paused and not self._closing:
-            if len(self._unanswered) >= limit or self._held_answers >= _MOST_ANSWERS:
+            if len(self._unanswered) >= self._most_requests or self._held_answers >= _MOST_ANSWERS:
                 self._flush()  # finished answers count until they have left
-                if len(self._unanswered) >= limit or self._held_answers >= _MOST_ANSWERS:
+                if len(self._unanswered) >= self._most_requests or self._held_answers >= _MOST_ANSWERS:
                     break
             if not left:
                 self._others_turn = True
@@ -336,6 +335,8 @@ class Connection(asyncio.BufferedProtocol):
         pending.size = len(frame)
         self._unanswered.append(pending)
         self.idle_since = self.broker.clock.monotonic()
+        if pending.meter is not None and pending.meter.throttle_ms:  # what else has been sent waits already
+            self.mute(pending.meter.throttle_ms / 1000)
         if isinstance(outcome, Later):
             outcome.tell(partial(self._on_answer, pending))
         elif isinstance(outcome, asyncio.Future):

@@ -208,6 +208,22 @@ def test_a_producer_over_its_quota_is_answered_told_and_not_read_from(version):
             assert other.call(0, version, **produce_fields("t", 1_000_000)).throttle_time.total_seconds() == 0
 
 
+def test_what_a_producer_has_sent_behind_the_request_that_was_too_much_waits():
+    """All that were on their way were taken at once, however many."""
+    with mainstem.embedded() as log, RawClient(log.bootstrap) as raw:
+        raw.create_topic("t")
+        alter(raw, entity(client_id="raw"), producer_byte_rate=50_000)
+        started = time.monotonic()
+        for _ in range(8):
+            raw.send(0, 9, **produce_fields("t", 131_250))
+        told = [raw.receive(0, 9).throttle_time.total_seconds() for _ in range(4)]
+        assert time.monotonic() - started < 0.4
+        assert told[:3] == [0, 0, 0]
+        assert 0.45 < told[3] < 0.56
+        raw.receive(0, 9)
+        assert time.monotonic() - started > 0.45
+
+
 def test_a_consumer_over_its_quota_gets_an_empty_answer_and_the_records_later():
     with mainstem.embedded() as log, RawClient(log.bootstrap) as raw, RawClient(log.bootstrap, client_id="r") as reader:
         raw.create_topic("t")
