@@ -72,5 +72,5 @@ def test_who_asks_does_not_keep_it_from_being_taken(tmp_path):
 @pytest.mark.parametrize("below", ["", "below"])
 def test_a_file_is_no_directory(tmp_path, below):
     (tmp_path / "file").touch()
-    with pytest.raises(UnusableDirectory, match="expected a directory to write to"):
+    with pytest.raises(UnusableDirectory, match=r"expected a directory to write to: found a file$"):
         DirectoryLock(tmp_path / "file" / below)

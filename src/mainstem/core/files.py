@@ -23,6 +23,11 @@ def make_directory(path: Path) -> None:
         sync_directory(each.parent)
 
 
+def why_no_directory(error: OSError) -> str:
+    """Why nothing can be written to what should be a directory; the system's words for a file there mislead."""
+    return "found a file" if error.errno in (errno.EEXIST, errno.ENOTDIR) else error.strerror or str(error)
+
+
 def check_regular(path: Path | str) -> os.stat_result:
     """What the system says of a file. What may block who opens it is refused: a named pipe waits for who writes to it.
 

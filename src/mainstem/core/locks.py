@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 from mainstem.core.errors import UserError
-from mainstem.core.files import make_directory
+from mainstem.core.files import make_directory, why_no_directory
 from mainstem.core.forks import keep_from_forks
 
 ASKED_FOR_S = 0.25  # many times as long as somebody who asks holds it, see `is_held`
@@ -42,7 +42,8 @@ class DirectoryLock:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise UnusableDirectory(
-                f"{directory}: expected a directory to write to: {error.strerror}", hint="choose another directory"
+                f"{directory}: expected a directory to write to: {why_no_directory(error)}",
+                hint="choose another directory",
             ) from None
         keep_from_forks(self)
         if not self._take():

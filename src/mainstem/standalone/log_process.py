@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from mainstem.core import UserError
 from mainstem.core.address import format_address, parse_address
 from mainstem.core.config import convert, overlay_environment, read_toml, settings_from
+from mainstem.core.files import why_no_directory
 from mainstem.standalone.tables import check_tables
 
 if TYPE_CHECKING:
@@ -35,8 +36,10 @@ def log_directory(data: Path) -> Path:
     try:
         data.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        hint = "choose another directory"
-        raise UserError(f"--data {data}: expected a directory to write to: {error.strerror}", hint=hint) from None
+        reason = why_no_directory(error)
+        raise UserError(
+            f"--data {data}: expected a directory to write to: {reason}", hint="choose another directory"
+        ) from None
     return data
 
 
