@@ -126,21 +126,19 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self.on_close.add(self._unmute)
         self._muted = self._loop.call_later(seconds, self._unmute)
-        self._most_requests = 0
-
-    def all_is_served(self) -> None:
-        """The broker has started: take the request that waited for it."""
-        if self._waits_for_start and self._muted is None:
-            self._unmute()
-        self._waits_for_start = False
 
     def _unmute(self) -> None:
         if self._muted is not None:
             self._muted.cancel()
             self._muted = None
         self.on_close.discard(self._unmute)
-        self._most_requests = self.broker.config.queued_max_requests
         if not self._closing:
+            self._go_on()
+
+    def all_is_served(self) -> None:
+        """The broker has started: take the request that waited for it."""
+        if self._waits_for_start:
+            self._waits_for_start = False
             self._go_on()
 
     def _ask_who(self) -> None:
@@ -184,7 +182,6 @@ class Connection(asyncio.BufferedProtocol):
         wait = self.broker.quotas.connected(self.client_host[1:])
         if wait:
             log.info("connection_throttled", client=self.client_host, seconds=wait)
-            self._most_requests = 0
             self._closing = True
             self._loop.call_soon(self._adjust_reading)  # uvloop begins to read after this call
             timer = self._loop.call_later(wait, self._transport.abort)
@@ -306,10 +303,15 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- requests and answers ----------------------------------------------------------------------------------------
 
+    @property
+    def _takes_none(self) -> bool:
+        """No request is started: the client takes no answers, is over its quota, or asks for what is not served yet."""
+        return self._writing_paused or self._muted is not None or self._waits_for_start
+
     def _start_requests(self) -> None:
         left = _MOST_AT_ONCE
         self._others_turn = False
-        while self._requests and not self._holding_back and not self._writing_paused and not self._closing:
+        while self._requests and not self._holding_back and not self._takes_none and not self._closing:
             if len(self._unanswered) >= self._most_requests or self._held_answers >= _MOST_ANSWERS:
                 self._flush()  # finished answers count until they have left
                 if len(self._unanswered) >= self._most_requests or self._held_answers >= _MOST_ANSWERS:
@@ -324,7 +326,6 @@ class Connection(asyncio.BufferedProtocol):
                 self._start(frame)
             except NotYetServed:
                 self._requests.appendleft(frame)
-                self._most_requests = 0
                 self._waits_for_start = True
                 break
         self._flush()
@@ -497,7 +498,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _adjust_reading(self) -> None:
         waiting = len(self._requests) + len(self._unanswered)
-        busy = self._writing_paused or self._closing or self._reads_no_more or waiting >= self._most_requests
+        busy = self._takes_none or self._closing or self._reads_no_more or waiting >= self._most_requests
         busy = busy or self._others_turn  # the end of the stream is not read before all that came earlier is started
         if busy:
             self._memory.leave(self)  # others may have the room meanwhile
