@@ -58,6 +58,65 @@ def test_one_that_nobody_closes_leaves_nothing_behind():
     assert not Path(done.stdout.strip()).exists()
 
 
+def test_several_threads_may_close_one_and_find_it_ended(tmp_path):
+    log = mainstem.embedded(tmp_path / "data").open()
+    log.create_topic("t")
+    ended = []
+
+    def close():
+        log.close()
+        with mainstem.embedded(tmp_path / "data"):
+            ended.append(True)
+
+    first = threading.Thread(target=log.close)
+    first.start()
+    close()
+    first.join()
+    assert ended == [True]
+
+
+def test_threads_that_enter_one_context_have_a_log_each():
+    one, entered, left = mainstem.embedded(), threading.Event(), threading.Event()
+
+    def other():
+        with one:
+            entered.set()
+            left.wait(30)
+
+    thread = threading.Thread(target=other)
+    with one as log:
+        thread.start()
+        entered.wait(30)
+        log.create_topic("t")
+    with pytest.raises(BrokerUnavailable):
+        log.create_topic("late")
+    left.set()
+    thread.join()
+
+
+def test_a_ctrl_c_amid_the_start_leaves_no_log_behind(tmp_path):
+    program = (
+        "import _thread, mainstem, sys, threading\n"
+        "from mainstem import embedded_log\n"
+        "start = threading.Thread.start\n"
+        "def interrupted(thread):\n"
+        "    start(thread)\n"
+        "    if thread.name == 'mainstem-embedded-log':\n"
+        "        _thread.interrupt_main()\n"
+        "threading.Thread.start = interrupted\n"
+        "try:\n"
+        "    mainstem.embedded(sys.argv[1]).open()\n"
+        "except KeyboardInterrupt:\n"
+        "    threading.Thread.start = start\n"
+        "    with mainstem.embedded(sys.argv[1]) as log:\n"
+        "        log.create_topic('t')\n"
+        "    print('again')\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "data")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("again\n", "")
+
+
 def test_one_context_may_be_entered_more_than_once():
     one = mainstem.embedded()
     with one as outer, one as inner:

@@ -50,6 +50,7 @@ class EmbeddedLog:
         self._ended = False
         self._ends = ExitStack()
         self._owner = os.getpid()
+        self._closing = threading.Lock()
 
     def close(self) -> None:
         """End it, as the end of its block does; a temporary directory goes too. Nothing, where it has ended.
@@ -58,7 +59,8 @@ class EmbeddedLog:
         """
         self._ended = True
         if os.getpid() == self._owner:
-            self._ends.close()
+            with self._closing:  # another thread may be about it: it is over on return
+                self._ends.close()
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
         """Make a topic; `config` has Kafka's names, as in `{"cleanup.policy": "compact"}`.
@@ -221,7 +223,7 @@ class Embedded(Generic[LogT]):
 
     def __init__(self, start: Callable[[], LogT]) -> None:
         self._start = start
-        self._entered: list[LogT] = []
+        self._of_thread = threading.local()  # those that it has entered: another one may have entered others
 
     def open(self) -> LogT:
         """Start it.
@@ -233,11 +235,13 @@ class Embedded(Generic[LogT]):
         return self._start()
 
     def __enter__(self) -> LogT:
-        self._entered.append(self._start())
-        return self._entered[-1]
+        log = self._start()
+        self._of_thread.logs = [*getattr(self._of_thread, "logs", ()), log]
+        return log
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._entered.pop().close()
+        log: EmbeddedLog = self._of_thread.logs.pop()
+        log.close()
 
 
 def _open(
@@ -252,7 +256,9 @@ def _open(
         if directory is None:
             directory = Path(tempfile.mkdtemp(prefix="mainstem-log-"))
             ends.callback(shutil.rmtree, directory, ignore_errors=True)
-            atexit.register(_remove, directory, os.getpid())  # of one that nobody closes
+            remove = partial(_remove, directory, os.getpid())
+            atexit.register(remove)  # of one that nobody closes
+            ends.callback(atexit.unregister, remove)
         running, stop = start(directory, broker, log, client)
         ends.callback(stop)
         running._ends = ends.pop_all()
@@ -303,13 +309,24 @@ def _start_thread(
     thread = threading.Thread(
         target=_run, args=(directory, broker, log, started), name="mainstem-embedded-log", daemon=True
     )
-    thread.start()
-    loop, ended, address = started.result()
+
+    def end(begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, str]]) -> None:
+        if begun.exception() is None:
+            loop, ended, _ = begun.result()
+            loop.call_soon_threadsafe(ended.set)
 
     def stop() -> None:
-        loop.call_soon_threadsafe(ended.set)
+        end(started)
         thread.join()
 
+    try:
+        thread.start()
+        _, _, address = started.result()
+    except BaseException:  # it cannot; or a Ctrl-C, amid the start
+        started.add_done_callback(end)
+        if thread.is_alive():
+            thread.join()
+        raise
     return EmbeddedLog(address, directory, client), stop
 
 

@@ -10,6 +10,7 @@ import time
 from types import SimpleNamespace
 
 import msgspec
+import psutil
 import pytest
 import structlog
 from hypothesis import given, settings
@@ -315,6 +316,20 @@ def test_what_is_announced_and_not_sent_costs_nothing(tmp_path):
             assert broker.request_memory.held == 0
 
     asyncio.run(check(tmp_path))
+
+
+def test_idle_clients_hold_nothing_of_what_they_have_sent():
+    """Each kept its last large request for as long as it was open."""
+    with mainstem.embedded(child=True) as log, contextlib.ExitStack() as clients:
+        memory = psutil.Process(log.process_id).memory_info
+        log.create_topic("t")
+        batch = build_batch([Record(0, int(time.time() * 1000), None, bytes(900_000))])
+        data = [{"name": "t", "partition_data": [{"index": 0, "records": batch}]}]
+        before = memory().rss
+        for _ in range(150):
+            raw = clients.enter_context(RawClient(log.bootstrap))
+            raw.call(0, 9, transactional_id=None, acks=-1, timeout=30_000, topic_data=data)
+        assert memory().rss - before < 50_000_000
 
 
 def test_large_requests_of_many_share_one_budget_and_are_all_answered(tmp_path):

@@ -122,6 +122,8 @@ class Connection(asyncio.BufferedProtocol):
     def mute(self, seconds: float) -> None:
         """Take no further request for so long (KIP-219); those that were started are answered."""
         if self._muted is not None:
+            if self._muted.when() > self._loop.time() + seconds:
+                return
             self._muted.cancel()
         else:
             self.on_close.add(self._unmute)
@@ -225,6 +227,7 @@ class Connection(asyncio.BufferedProtocol):
                     return
                 self._requests.append(self._frame)
                 self._frame = None
+                self._frame_view = memoryview(b"")  # it would keep the request for as long as its client is idle
             else:
                 self._split_scratch(len(self._size_begun) + nbytes)
             self._start_requests()
@@ -400,6 +403,10 @@ class Connection(asyncio.BufferedProtocol):
             self.broker.dispatch.fail(pending, error)
         except MalformedFrame as untold:
             self._refuse(untold)
+            return
+        except Exception:  # it would wait for ever
+            log.exception("failure_not_told", api=pending.api_key, version=pending.version)
+            self.close()
             return
         if pending.answer_size:
             self._hold_answer(pending.answer_size)

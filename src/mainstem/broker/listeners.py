@@ -162,10 +162,10 @@ class Listener:
             task.add_done_callback(lambda done: self._handshakes.pop(done, None))
 
     async def _shake_hands(self, accepted: socket.socket, client: str, context: ssl.SSLContext) -> None:
-        from mainstem.broker.security.tls import LastWord
+        from mainstem.broker.security.tls import handshake_with
 
-        with LastWord(accepted) as last_word:
-            try:
+        try:
+            with handshake_with(accepted):
                 await self._broker.loop.connect_accepted_socket(
                     lambda: Connection(self._broker, self),
                     accepted,
@@ -173,9 +173,8 @@ class Listener:
                     ssl_handshake_timeout=self._broker.config.authentication_timeout_ms / 1000,
                     ssl_shutdown_timeout=_GOOD_BYE_SECONDS,
                 )
-            except (OSError, TimeoutError) as error:  # a port that is scanned, a client without the authority
-                last_word.say()
-                log.info("handshake_failed", client=client, listener=self.name, reason=one_line(error))
+        except (OSError, TimeoutError) as error:  # a port that is scanned, a client without the authority
+            log.info("handshake_failed", client=client, listener=self.name, reason=one_line(error))
 
 
 def _close(listening: socket.socket, _: "asyncio.Task[None]") -> None:

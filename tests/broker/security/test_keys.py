@@ -47,6 +47,17 @@ class KeyServer:
         self.asked = 0
         self.goes_on = threading.Event()
         self.goes_on.set()
+        self.sends = b""  # instead of keys
+        self.drips = False
+
+    def parts(self):
+        whole = self.sends or document(*self.keys).encode()
+        if not self.drips:
+            yield whole
+            return
+        for each in whole:
+            time.sleep(0.1)
+            yield bytes([each])
 
     @contextlib.contextmanager
     def running(self):
@@ -59,7 +70,8 @@ class KeyServer:
                 self.send_response(200 if outer.keys else 500)
                 self.end_headers()
                 with contextlib.suppress(OSError):  # who asked has given up
-                    self.wfile.write(document(*outer.keys).encode())
+                    for part in outer.parts():
+                        self.wfile.write(part)
 
             def log_message(self, *_):
                 pass
@@ -121,6 +133,28 @@ def test_who_waits_and_gives_up_spoils_it_for_nobody():
         server.goes_on.set()
         assert asked_for(keys) == ["one"]
         assert server.asked == 1
+
+
+@pytest.mark.parametrize("sent", [b"[" * 400_000, b"no keys", b"x" * 2_000_000], ids=["deep", "other", "large"])
+def test_whatever_an_address_sends_leaves_the_keys_of_before(sent):
+    clock, server = ManualClock(0), KeyServer(KEY)
+    with server.running() as where:
+        keys = KeyAddress(where, 3600, clock)
+        assert asked_for(keys) == ["one"]
+        server.sends = sent
+        clock.advance_ms(10_000)
+        assert asked_for(keys, again=True) == ["one"]
+
+
+def test_an_address_that_drips_is_given_up(monkeypatch):
+    monkeypatch.setattr("mainstem.broker.security.keys._TIMEOUT_SECONDS", 0.5)
+    server = KeyServer(KEY)
+    server.drips = True
+    with server.running() as where:
+        started = time.monotonic()
+        with pytest.raises(AuthenticationFailed):
+            asked_for(KeyAddress(where, 3600, ManualClock(0)))
+        assert time.monotonic() - started < 5
 
 
 def test_an_address_that_hangs_holds_up_nobody_whose_key_is_known_and_nobody_with_a_password(monkeypatch):

@@ -208,6 +208,17 @@ def test_a_producer_over_its_quota_is_answered_told_and_not_read_from(version):
             assert other.call(0, version, **produce_fields("t", 1_000_000)).throttle_time.total_seconds() == 0
 
 
+def test_a_wait_that_no_answer_can_tell_is_told_as_the_longest():
+    """The request had no answer, ever."""
+    with mainstem.embedded() as log, RawClient(log.bootstrap) as raw:
+        raw.create_topic("t")
+        alter(raw, entity(client_id="raw"), producer_byte_rate=1)
+        for _ in range(2):
+            with RawClient(log.bootstrap) as other:
+                other.call(0, 9, **produce_fields("t", 900_000))
+        assert raw.call(0, 9, **produce_fields("t", 900_000)).throttle_time.total_seconds() * 1000 == 2**31 - 1
+
+
 def test_what_a_producer_has_sent_behind_the_request_that_was_too_much_waits():
     """All that were on their way were taken at once, however many."""
     with mainstem.embedded() as log, RawClient(log.bootstrap) as raw:

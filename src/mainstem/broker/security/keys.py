@@ -7,6 +7,7 @@ own, so that an endpoint that hangs holds up nobody whose key is known.
 
 import http.client
 import threading
+import time
 import urllib.request
 from concurrent.futures import Future
 from pathlib import Path
@@ -16,6 +17,7 @@ import msgspec
 
 from mainstem.broker.security.errors import AuthenticationFailed, Undecided
 from mainstem.core import Clock
+from mainstem.core.causes import one_line
 from mainstem.core.config import BadSetting
 from mainstem.core.files import check_regular
 from mainstem.core.http import open_request
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_SECONDS: Final = 10.0
 _MOST_BYTES: Final = 1_048_576
+_MOST_WORDS: Final = 200
 _SECONDS_BETWEEN_REQUESTS: Final = 10.0
 
 log = get_logger()
@@ -94,17 +97,17 @@ class KeyAddress:
         self._clock = clock
         self._lock = threading.Lock()  # nobody waits for anything while it is held
         self._keys: KeySet | None = None
-        self._asked = -_SECONDS_BETWEEN_REQUESTS  # when the last answer came, or did not
+        self._answered_at = -_SECONDS_BETWEEN_REQUESTS  # or was given up
         self._fetch: Future[None] | None = None
 
     def current(self, *, again: bool = False) -> "KeySet":
         """See `Keys`; those of before, while new ones are on their way that nobody has missed yet."""
         with self._lock:
             pause = _SECONDS_BETWEEN_REQUESTS if again or self._keys is None else self._refresh_seconds
-            if self._fetch is None and self._clock.monotonic() - self._asked >= pause:
+            if self._fetch is None and self._clock.monotonic() - self._answered_at >= pause:
                 self._fetch = Future()
                 self._fetch.set_running_or_notify_cancel()  # one who waits and is cancelled cancels it for nobody
-                threading.Thread(target=self._renew, args=(self._fetch,), name="keys", daemon=True).start()
+                threading.Thread(target=self._renew, args=(self._fetch,), name="mainstem-keys", daemon=True).start()
             if self._fetch is not None and (again or self._keys is None):
                 raise Undecided(self._fetch)
             if self._keys is None:
@@ -114,15 +117,29 @@ class KeyAddress:
     def _renew(self, fetch: "Future[None]") -> None:
         keys = None
         try:
-            with open_request(urllib.request.Request(self._address), _TIMEOUT_SECONDS) as answer:  # noqa: S310 checked
-                keys = _key_set(answer.read(_MOST_BYTES))
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            log.warning("keys_not_renewed", where=self._address, reason=str(error))
+            request = urllib.request.Request(self._address)  # noqa: S310 `keys_of` has looked at it
+            with open_request(request, _TIMEOUT_SECONDS) as answer:
+                keys = _key_set(_document(answer))
+        except Exception as error:  # whatever somebody else sends
+            log.warning("keys_not_renewed", where=self._address, reason=one_line(error)[:_MOST_WORDS])
         finally:
             with self._lock:
                 self._keys = self._keys if keys is None else keys
-                self._asked, self._fetch = self._clock.monotonic(), None
+                self._answered_at, self._fetch = self._clock.monotonic(), None
             fetch.set_result(None)
+
+
+def _document(answer: http.client.HTTPResponse) -> bytes:
+    """Raises: TimeoutError, ValueError: it comes too slowly, or is too large."""
+    until = time.monotonic() + _TIMEOUT_SECONDS
+    found = bytearray()
+    while part := answer.read1(65_536):
+        found += part
+        if len(found) > _MOST_BYTES:
+            raise ValueError(f"expected at most {_MOST_BYTES} bytes")
+        if time.monotonic() > until:
+            raise TimeoutError(f"{len(found)} bytes have come in {_TIMEOUT_SECONDS:.0f} s, and not all")
+    return bytes(found)
 
 
 def _key_set(document: bytes) -> "KeySet":

@@ -34,6 +34,7 @@ _WHOLE: Final = (PRODUCER, CONSUMER, CONNECTION)
 _SETTINGS: Final = {USER: (PRODUCER, CONSUMER, REQUEST, MUTATION), IP: (CONNECTION,)}
 AT_ONCE_SECONDS: Final = 10.0
 _LONGEST_REQUEST_MS: Final = 1_000  # Kafka's: one sample
+_LONGEST_MS: Final = 2**31 - 1  # that an answer can tell
 _MOST_RATES: Final = 10_000
 EXACT, DEFAULT, SPECIFIED = 0, 1, 2
 """How a filter means a name."""
@@ -216,7 +217,7 @@ class Quotas:
 
 
 def _wait_ms(used_seconds: float) -> int:
-    return max(math.ceil((used_seconds - AT_ONCE_SECONDS) * 1000), 0)
+    return min(max(math.ceil((used_seconds - AT_ONCE_SECONDS) * 1000), 0), _LONGEST_MS)
 
 
 def _check_entity(entity: Entity) -> None:

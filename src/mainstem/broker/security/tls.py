@@ -9,10 +9,9 @@ import re
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 from mainstem.core import Clock
@@ -52,43 +51,27 @@ _OF_CERTIFICATES: Final = ("EE_", "CA_")
 log = get_logger()
 
 
-class LastWord:
-    """The alert for a client whose handshake fails: without it a client does not know why, and tries again and again.
-
-    OpenSSL leaves it where the event loop would find it, and both loops close the connection without a look. Of use in
-    one task, around its handshake.
-    """
-
-    def __init__(self, accepted: socket.socket) -> None:
-        self.text = b""
-        self._socket: socket.socket | None = None
-        with suppress(OSError):  # no descriptor is free: it goes without
-            self._socket = accepted.dup()
-
-    def __enter__(self) -> "LastWord":
-        _last_word.set(self)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._socket is not None:
-            self._socket.close()
-
-    def say(self) -> None:
-        """The handshake has failed."""
-        if self._socket is not None and self.text:
-            with suppress(OSError):  # the client has gone, or takes nothing
-                self._socket.send(self.text)
-                self._socket.shutdown(socket.SHUT_WR)
+_accepted: ContextVar[socket.socket | None] = ContextVar("accepted", default=None)
 
 
-_last_word: ContextVar[LastWord | None] = ContextVar("last_word", default=None)
+@contextmanager
+def handshake_with(accepted: socket.socket) -> Iterator[None]:
+    """What TLS begins within the block is with that client: of what is ours, event loops hand on the context alone."""
+    token = _accepted.set(accepted)
+    try:
+        yield
+    finally:
+        _accepted.reset(token)
 
 
 class _Handshake(ssl.SSLObject):
-    """One connection's TLS, which keeps what it says last."""
+    """One connection's TLS, which tells a client why it fails: without an alert clients try again and again.
+
+    OpenSSL leaves the alert where the event loop would find it, and both loops close the connection without a look.
+    """
 
     outgoing: ssl.MemoryBIO
-    last_word: LastWord | None = None
+    accepted: socket.socket | None = None
 
     def do_handshake(self) -> None:
         try:
@@ -96,9 +79,11 @@ class _Handshake(ssl.SSLObject):
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise
         except ssl.SSLError:
-            if self.last_word is not None:
-                self.last_word.text = self.outgoing.read()
+            if self.accepted is not None:
+                with suppress(OSError):  # the client has gone, or takes nothing
+                    self.accepted.send(self.outgoing.read())
             raise
+        self.accepted = None
 
 
 class RenewedContext(ssl.SSLContext):
@@ -138,7 +123,7 @@ class RenewedContext(ssl.SSLContext):
             self._look()
         made = self._current.wrap_bio(incoming, outgoing, *args, **kwargs)
         if isinstance(made, _Handshake):
-            made.outgoing, made.last_word = outgoing, _last_word.get()
+            made.outgoing, made.accepted = outgoing, _accepted.get()
         return made
 
     def _look(self) -> None:
