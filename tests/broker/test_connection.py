@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 import mainstem
 from mainstem.broker.answer_memory import PATIENCE_SECONDS
+from mainstem.broker.arriving_frame import ArrivingFrame
 from mainstem.broker.config import BrokerConfig
-from mainstem.broker.connection import Connection
 from mainstem.core import ManualClock, SystemClock
 from mainstem.records import Record, build_batch
 from mainstem.wire import codec
@@ -308,8 +308,8 @@ def test_what_is_announced_and_not_sent_costs_nothing(tmp_path):
             connections = [await asyncio.open_connection(broker.host, broker.port) for _ in range(10)]
             for _, writer in connections:
                 writer.write(struct.pack(">i", 100_000_000) + b"x")
-            await until(lambda: sum(c._frame is not None for c in broker.connections) == 10, "all have begun")
-            assert sum(len(c._frame) for c in broker.connections) == broker.request_memory.held <= 10 * 4_097
+            await until(lambda: sum(c._arriving is not None for c in broker.connections) == 10, "all have begun")
+            assert sum(len(c._arriving.room) for c in broker.connections) == broker.request_memory.held <= 10 * 4_097
             for _, writer in connections:
                 writer.close()
             await until(lambda: not broker.connections, "they are gone")
@@ -370,18 +370,18 @@ def test_a_request_larger_than_the_room_is_copied_a_few_times_however_it_comes(t
     limit = 1 << 20
     large = frame(3, 4, 1, {"topics": [{"name": "!" * 250}] * 6000})
     assert len(large) > 1.4 * limit
-    copied, grow = [], Connection._grow_frame
+    copied, grow = [], ArrivingFrame.grow
 
-    def count(connection, least):
-        copied.append(len(connection._frame))
-        grow(connection, least)
+    def count(arriving, more):
+        copied.append(len(arriving.room))
+        grow(arriving, more)
 
-    monkeypatch.setattr(Connection, "_grow_frame", count)
+    monkeypatch.setattr(ArrivingFrame, "grow", count)
 
     async def ask(broker) -> None:
         reader, writer = await asyncio.open_connection(broker.host, broker.port)
         writer.write(large[:first])
-        await until(lambda: any(each._frame is not None for each in broker.connections), "it has begun")
+        await until(lambda: any(each._arriving is not None for each in broker.connections), "it has begun")
         for start in range(first, len(large), 50_000):
             writer.write(large[start : start + 50_000])
             await writer.drain()
@@ -514,7 +514,7 @@ def test_a_connection_that_asks_nothing_for_long_is_closed(tmp_path):
             log = broker.topics.by_name("t").logs[0]
             await until(lambda: log._listeners, "the fetch waits")
             half[1].write(frame(3, 4, 1, {"topics": []})[:-1])
-            await until(lambda: any(c._frame is not None for c in broker.connections), "half a request is there")
+            await until(lambda: any(c._arriving is not None for c in broker.connections), "half a request is there")
             clock.advance_ms(599_999)
             broker.close_idle_connections()
             asks[1].write(frame(18, 0, 7, {}))

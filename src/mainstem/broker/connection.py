@@ -1,8 +1,7 @@
 """One client connection: bytes to frames, requests in order, answers in the order of the requests.
 
 Reading. What arrives goes to the scratch buffer, which all connections share: several frames come with one read, and
-each is copied out of it. One that is not whole is received into a buffer of its own, which grows as its bytes arrive:
-four bytes that announce a hundred megabytes get room for what was sent. From there to the file nothing is copied.
+each is copied out of it. One that is not whole is received into a buffer of its own (`arriving_frame`).
 
 Order. Requests start in the order they came. A plain handler is done when it returns; one that returns a future lets
 the next request start (Produce: five requests in flight share one sync of the disk); a coroutine holds the next one
@@ -26,6 +25,7 @@ import msgspec
 
 from mainstem.broker import sending
 from mainstem.broker.answers import Later
+from mainstem.broker.arriving_frame import FIRST_ROOM, ArrivingFrame
 from mainstem.broker.errors import NotYetServed, TooManyConnections
 from mainstem.core.errors import MainstemError
 from mainstem.core.logging import get_logger
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 SCRATCH_BYTES = 65_536
 _INT = Struct("i")  # of the system
-_FIRST_ROOM = 4_096  # who sends little, slowly, is to hold little
-_GROWTH = 4  # times what has arrived: a frame of a megabyte grows twice
 _MOST_ANSWERS = 1_048_576  # bytes; with more to send, no further request is started
 _MOST_AT_ONCE = 32  # requests of one client that are started before others have their turn
 
@@ -89,10 +87,7 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = broker.loop
         self._scratch = broker.scratch
         self._size_begun = b""  # less than the four bytes of a frame's size have arrived
-        self._frame: bytearray | None = None  # has room for what has arrived, and some more
-        self._frame_view = memoryview(b"")
-        self._frame_filled = 0
-        self._frame_size = 0  # as announced
+        self._arriving: ArrivingFrame | None = None
         self._requests: deque[bytearray] = deque()
         self._unanswered: deque[Pending] = deque()
         self._memory = broker.request_memory
@@ -193,7 +188,7 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = True
         self._requests.clear()
         self._unsent.clear()
-        self._frame = None
+        self._arriving = None
         self._hold(-self._held_bytes)
         self._memory.leave(self)
         self._answer_memory.give(self._held_answers)
@@ -209,9 +204,8 @@ class Connection(asyncio.BufferedProtocol):
             self._drained.set_result(None)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._frame is not None:
-            assert self._frame_filled < len(self._frame), "nothing is read before there is room for it"
-            return self._frame_view[self._frame_filled :]
+        if self._arriving is not None:
+            return self._arriving.free
         begun = len(self._size_begun)
         if begun:
             self._scratch[:begun] = self._size_begun
@@ -219,15 +213,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         try:
-            if self._frame is not None:
-                self._frame_filled += nbytes
-                if self._frame_filled < self._frame_size:
-                    if self._frame_filled == len(self._frame):
+            if (arriving := self._arriving) is not None:
+                arriving.filled += nbytes
+                if arriving.missing:
+                    if arriving.least_growth:
                         self._adjust_reading()
                     return
-                self._requests.append(self._frame)
-                self._frame = None
-                self._frame_view = memoryview(b"")  # it would keep the request for as long as its client is idle
+                self._requests.append(arriving.room)
+                self._arriving = None
             else:
                 self._split_scratch(len(self._size_begun) + nbytes)
             self._start_requests()
@@ -262,14 +255,10 @@ class Connection(asyncio.BufferedProtocol):
                 self._hold(size)
                 position += size
                 continue
-            self._frame_filled = filled - position
-            most = max(_FIRST_ROOM, self._frame_filled)
-            more = self._memory.room(self, self._frame_filled + most) - self._frame_filled
-            self._frame = bytearray(min(size, self._frame_filled + max(_FIRST_ROOM, more)))
-            self._hold(len(self._frame))
-            self._frame_view = memoryview(self._frame)
-            self._frame_size = size
-            self._frame_view[: self._frame_filled] = scratch[position:filled]
+            begun = filled - position
+            more = self._memory.room(self, begun + max(FIRST_ROOM, begun)) - begun
+            self._arriving = ArrivingFrame(size, scratch[position:filled], more)
+            self._hold(len(self._arriving.room))
             position = filled
         self._size_begun = bytes(scratch[position:filled])
 
@@ -277,25 +266,6 @@ class Connection(asyncio.BufferedProtocol):
     def _limit_setting(self) -> str:
         known = self._most_bytes == self.broker.config.socket_request_max_bytes
         return "socket_request_max_bytes" if known else "sasl_server_max_receive_size"
-
-    @property
-    def _least_growth(self) -> int:
-        """Bytes that a frame whose room is used up needs before more of it is read. Each growth copies what has
-        arrived: small steps would copy a large frame thousands of times.
-        """
-        if self._frame is None or self._frame_filled < len(self._frame):
-            return 0
-        return min(self._frame_size - len(self._frame), max(_FIRST_ROOM, len(self._frame) // _GROWTH))
-
-    def _grow_frame(self, least: int) -> None:
-        assert self._frame is not None
-        arrived = self._frame  # the transport still has a view of it, so it cannot be resized
-        most = min(self._frame_size, _GROWTH * len(arrived)) - len(arrived)
-        more = max(least, self._memory.room(self, most))
-        self._frame = bytearray(len(arrived) + more)
-        self._frame[: len(arrived)] = arrived
-        self._frame_view = memoryview(self._frame)
-        self._hold(more)
 
     def _hold(self, size: int) -> None:
         self._held_bytes += size
@@ -483,12 +453,12 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def arrived_bytes(self) -> int:
         """Of a request that has arrived in part."""
-        return 0 if self._frame is None else self._frame_filled
+        return 0 if self._arriving is None else self._arriving.filled
 
     @property
     def missing_bytes(self) -> int:
         """Of the same: what has been announced and has not arrived."""
-        return 0 if self._frame is None else self._frame_size - self._frame_filled
+        return 0 if self._arriving is None else self._arriving.missing
 
     @property
     def unread_bytes(self) -> int:
@@ -509,12 +479,15 @@ class Connection(asyncio.BufferedProtocol):
         busy = busy or self._others_turn  # the end of the stream is not read before all that came earlier is started
         if busy:
             self._memory.leave(self)  # others may have the room meanwhile
-        needs = self._least_growth
+        arriving = self._arriving
+        needs = 0 if arriving is None else arriving.least_growth
         full = busy or not self._memory.admits(
-            self, unfinished=self._frame is not None, holds=self._held_bytes, needs=needs
+            self, unfinished=arriving is not None, holds=self._held_bytes, needs=needs
         )
-        if needs and not full:
-            self._grow_frame(needs)
+        if arriving is not None and needs and not full:
+            more = max(needs, self._memory.room(self, arriving.most_growth))
+            arriving.grow(more)
+            self._hold(more)
         if full is not self._reading_paused and not self._transport.is_closing():
             self._reading_paused = full
             if full:
