@@ -9,7 +9,7 @@ server's resident memory; a JVM's is its heap's, which grows before it is needed
 
 Then ours alone: the seconds to end, and from the process's start to the first Metadata answer, with all those
 partitions, with much data, and with the offsets of all those groups, each after a clean end and after SIGKILL while
-the last records are only in the journal. The groups' offsets are read before the log answers anybody.
+the last records are only in the journal. The groups' offsets are read behind that: a commit waits for them.
 """
 
 import os
