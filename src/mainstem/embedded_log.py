@@ -255,10 +255,10 @@ def _open(
         directory = data
         if directory is None:
             directory = Path(tempfile.mkdtemp(prefix="mainstem-log-"))
-            ends.callback(shutil.rmtree, directory, ignore_errors=True)
             remove = partial(_remove, directory, os.getpid())
             atexit.register(remove)  # of one that nobody closes
             ends.callback(atexit.unregister, remove)
+            ends.callback(remove)
         running, stop = start(directory, broker, log, client)
         ends.callback(stop)
         running._ends = ends.pop_all()

@@ -63,8 +63,6 @@ class Pending(msgspec.Struct):
     """Bytes of a large answer; small ones do not count."""
     meter: Any = None
     """`security.quotas.Meter`, where some client has a quota."""
-    throttle_ms: int = 0
-    """How long its client has to wait."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -123,6 +121,10 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self.on_close.add(self._unmute)
         self._muted = self._loop.call_later(seconds, self._unmute)
+
+    def _mute_as_told(self, pending: Pending) -> None:
+        if pending.meter is not None and pending.meter.throttle_ms:
+            self.mute(pending.meter.throttle_ms / 1000)
 
     def _unmute(self) -> None:
         if self._muted is not None:
@@ -309,8 +311,7 @@ class Connection(asyncio.BufferedProtocol):
         pending.size = len(frame)
         self._unanswered.append(pending)
         self.idle_since = self.broker.clock.monotonic()
-        if pending.meter is not None and pending.meter.throttle_ms:  # what else has been sent waits already
-            self.mute(pending.meter.throttle_ms / 1000)
+        self._mute_as_told(pending)  # what else has been sent waits already
         if isinstance(outcome, Later):
             outcome.tell(partial(self._on_answer, pending))
         elif isinstance(outcome, asyncio.Future):
@@ -364,8 +365,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if pending.answer_size:
             self._hold_answer(pending.answer_size)
-        if pending.throttle_ms:
-            self.mute(pending.throttle_ms / 1000)
+        self._mute_as_told(pending)
 
     def _fail(self, pending: Pending, error: BaseException) -> None:
         """Answer a failure; where the API has no way to tell it, the connection ends."""

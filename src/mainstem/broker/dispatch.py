@@ -101,7 +101,6 @@ class Dispatch:
         wait_ms = meter.throttle_ms
         if not wait_ms:
             return answer
-        pending.throttle_ms = wait_ms
         if isinstance(answer, dict) and "throttle_time" in codec.field_names(pending.api_key, pending.version):
             return answer | {"throttle_time": wait_ms}
         if pending.api_key == PRODUCE and isinstance(answer, bytearray):
