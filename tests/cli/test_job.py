@@ -40,7 +40,19 @@ def log(cli_log):
 
 def test_jobs_are_listed_with_batch_and_lag(log):
     result = CliRunner().invoke(group, ["job", "list", "--bootstrap", log])
-    assert result.stdout.splitlines()[1].split() == ["totals", "1", "yes", "orders", "totals", "4", "0", "3", "0"]
+    assert result.stdout.splitlines()[1].split() == [
+        "totals",
+        "1",
+        "yes",
+        "orders",
+        "totals",
+        "4",
+        "0",
+        "0",
+        "3",
+        "0",
+        "0",
+    ]
 
 
 def test_a_job_is_shown_with_the_code_it_runs_from(log):

@@ -19,10 +19,10 @@ from mainstem.client.topics import ensure_topic
 from mainstem.client.writer import TransactionalWriter, read_source
 from mainstem.connect.gateway import Gateway, GatewayTakenOver
 from mainstem.connect.gateway_config import CollectorConfig, GatewayConfig
-from mainstem.connect.quarantine import quarantine_topic
 from mainstem.core import Superseded
 from mainstem.records.fingerprint import fingerprint_sum
 from mainstem.registry import Registry, avro
+from mainstem.registry.quarantine import quarantine_topic
 from tests.support import processes
 from tests.support.gateway_process import GatewayProcess
 from tests.support.ports import free_port

@@ -15,6 +15,7 @@ from mainstem.connect.local_postgres import LocalPostgres
 from mainstem.connect.sinks.delta_rows import place_fields
 from mainstem.process import changelog, stream, table, topic
 from mainstem.process.analysis import POSITION_TYPE
+from mainstem.process.reading import RECORD_TYPE
 from mainstem.process.session import SparkConfig
 from mainstem.standalone.config import load_config
 from mainstem.standalone.planned import planned_now
@@ -50,6 +51,26 @@ def test_the_project_means_what_the_page_says(tmp_path: Path) -> None:
         "orders_enriched": ("batch-dependent", True),
         "revenue_hourly": ("batch-dependent", False),
     }
+
+
+PAYMENT = {"type": "record", "name": "Payment", "fields": [
+    {"name": "order_id", "type": ["null", "long"]}, {"name": "amount_cents", "type": "long"},
+    {"name": "paid_at", "type": {"type": "long", "logicalType": "timestamp-micros"}}]}  # fmt: skip
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark_runs_already")
+def test_the_job_with_several_results_and_that_of_sql_mean_what_the_page_says(
+    blocks: dict[str, list[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "payments.py").write_text(blocks["python"][2])
+    (tmp_path / "payments.avsc").write_text(json.dumps(PAYMENT))
+    settings = '[project]\njobs = "payments.py"\n[topics."shop.payments"]\nschema = "payments.avsc"\n'
+    (tmp_path / "mainstem.toml").write_text(settings)
+    paid, daily = planned_now(tmp_path, tmp_path / ".mainstem", None).jobs
+    assert (paid.output, paid.also, paid.keeps_order) == ("shop.paid", ["shop.refunds"], True)
+    assert [each.name for each in daily.columns or ()] == ["day", "amount_cents"]
+    assert daily.state == "an aggregation"
 
 
 @pytest.mark.spark
@@ -123,7 +144,7 @@ def test_the_arguments_are_those_of_the_declarations() -> None:
             told[name] |= {argument: cell} if cell else {}
     for function in (topic, changelog, stream, table):
         parameters = inspect.signature(function).parameters.values()
-        defaults = {inspect.Parameter.empty: "required", None: "optional", "final": '"final"'}
+        defaults = {inspect.Parameter.empty: "required", None: "optional", (): "optional", "final": '"final"'}
         assert told[function.__name__] == {each.name: defaults[each.default] for each in parameters}
         keywords = {each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY}
         assert told[function.__name__].keys() - keywords <= {"name"}
@@ -131,5 +152,9 @@ def test_the_arguments_are_those_of_the_declarations() -> None:
 
 def test_the_columns_that_are_added_have_the_types_that_the_page_says() -> None:
     names = {pa.string(): "string", pa.int32(): "int", pa.int64(): "bigint", pa.timestamp("us", "UTC"): "timestamp"}
-    added = [POSITION_TYPE.split(" "), *([field.name, names[field.type]] for field in place_fields())]
+    added = [
+        POSITION_TYPE.split(" "),
+        RECORD_TYPE.split(" "),
+        *([field.name, names[field.type]] for field in place_fields()),
+    ]
     assert [cells[:2] for cells in rows_below("column")] == added

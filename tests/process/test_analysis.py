@@ -6,7 +6,7 @@ from textwrap import dedent
 import msgspec
 import pytest
 
-from mainstem.process.analysis import Determinism, analyse, milliseconds, place_of, recall, remember
+from mainstem.process.analysis import Determinism, analyse, milliseconds, recall, remember
 from mainstem.process.declare import BadDeclaration
 from mainstem.process.project import load_project
 
@@ -167,7 +167,19 @@ TOTALS = '    return orders.groupBy("customer", F.window("at", "1 hour")).count(
         ('@stream(to="t")\ndef job(orders):\n    return orders.select("idd")', 3, "UNRESOLVED_COLUMN"),
         ('def helper(rows):\n    return rows.nothing_such()\n@stream(to="t")\ndef job(orders):\n    return helper(orders)', 2,
          "job: [ATTRIBUTE_NOT_SUPPORTED] Attribute `nothing_such` is not supported"),
-        ('@stream(to="t")\ndef job(orders):\n    return 7', 1, "expected a DataFrame as result, found int"),
+        ('@stream(to="t")\ndef job(orders):\n    return 7', 1, "expected a DataFrame or SQL as result, found int"),
+        (('@stream(to="t", watermark=("at", "1 hour"))\ndef job(orders, refunds):\n    r = refunds.withColumnsRenamed('
+          '{n: "r_" + n for n in ("customer", "cents", "at", "note")})\n    return orders.join(r, "id")'), 1,
+         "has the column '_position' twice"),
+        ('@stream(to="t")\ndef job(orders):\n    return orders.withColumn("_rejected", F.lit(7))', 1,
+         "column _rejected is int, expected string"),
+        ('@stream(to="t")\ndef job(orders):\n    return orders.withColumn("_headers", F.lit("a"))', 1,
+         "column _headers is string, expected array<struct<key:string,value:binary>>"),
+        ('@stream(to="t", also=[changelog("u", key="nobody")])\ndef job(orders):\n    return orders, orders', 1,
+         "the key column 'nobody' is not among"),
+        (('@stream(to="t", also=[topic("u")], watermark=("at", "1 hour"))\ndef job(orders):\n'
+          '    once = orders.dropDuplicatesWithinWatermark(["id"])\n    return once, once'), 1,
+         "keeps state in dropDuplicatesWithinWatermark, and writes 2 topics"),
     ],
 )  # fmt: skip
 def test_what_cannot_run_is_told_with_the_line(spark, tmp_path, jobs, line, message):
@@ -178,14 +190,36 @@ def test_what_cannot_run_is_told_with_the_line(spark, tmp_path, jobs, line, mess
     assert str(caught.value).startswith(f"{Path(tmp_path) / 'jobs.py'}:{place}: ")
 
 
-def test_the_place_of_an_error_in_a_worker_is_the_projects_line():
-    worker = """[UDF] An exception was thrown from the Python worker:
-Traceback (most recent call last):
-  File "/project/jobs.py", line 7, in double
-    return cents / 0
-ZeroDivisionError: division by zero
-	at org.apache.spark.api.python.BasePythonRunner"""
-    assert str(place_of(RuntimeError(worker), Path("/project"))) == "/project/jobs.py:7"
+def test_of_several_results_each_has_its_columns_and_event_time(spark, tmp_path):
+    it = found(spark, tmp_path, """
+        @stream(to="paid", also=[topic("notes", event_time="day")])
+        def job(orders):
+            return orders.drop("note"), orders.selectExpr("note", "at as day", "_position")
+    """)  # fmt: skip
+    assert [(each.columns.fieldNames(), each.event_time) for each in it.results] == [
+        (["id", "customer", "cents", "at"], "at"), (["note", "day"], "day"),
+    ]  # fmt: skip
+    assert (it.reads_again, it.keeps_order) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("result", "needs", "rejects"),
+    [
+        ("orders", False, False),
+        ("orders.select('id')", False, False),
+        ("orders.withColumn('k', F.decode('_record.key', 'UTF-8'))", True, False),
+        ("orders.withColumn('_rejected', F.when(F.col('cents') < 0, 'below 0'))", True, True),
+        ("orders.select('id', F.lit(None).alias('_rejected'))", False, True),
+    ],
+)
+def test_the_record_is_carried_along_only_where_the_function_uses_it(spark, tmp_path, result, needs, rejects):
+    it = found(spark, tmp_path, f"""
+        @stream(to="t")
+        def job(orders):
+            return {result}
+    """)  # fmt: skip
+    assert (it.needs_record, it.rejects) == (needs, rejects)
+    assert not {"_record", "_rejected", "_position"} & set(it.output.fieldNames())
 
 
 def test_an_analysis_is_remembered_until_spark_or_its_settings_change(spark, tmp_path, monkeypatch):

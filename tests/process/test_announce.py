@@ -9,16 +9,17 @@ from pyspark.sql.types import StructType
 from mainstem.client.catalog import current_versions, read_catalog
 from mainstem.client.internal import CATALOG
 from mainstem.client.topics import end_offsets, ensure_internal_topics
-from mainstem.process.analysis import Analysis, Determinism
+from mainstem.process.analysis import Analysis, Determinism, Result
 from mainstem.process.announce import announce
 from mainstem.process.declare import Job, Watermark
 from mainstem.process.frozen import Frozen, Version
 from mainstem.process.job import JobSpec
+from mainstem.process.outputs import JobOutput
 from mainstem.process.project import Input, JobConfig
 from mainstem.process.retire import retire
 from mainstem.process.versions import Fixed, output_topic, write_fixed
 
-ANALYSIS = Analysis(StructType([]), "aggregate", Determinism.PREFIX, "", True, False, "at", 0)
+ANALYSIS = Analysis((Result(StructType([]), "at"),), "aggregate", Determinism.PREFIX, "", True, False, 0)
 
 
 @pytest.fixture
@@ -40,8 +41,9 @@ def spec_of(data, job, version):
         fixed=fixed,
         schemas={},
         analysis=ANALYSIS,
-        output_schema="",
-        output_partitions=1,
+        outputs=tuple(
+            JobOutput(each, output_topic(each.topic, version), each.kind, 1, 1, "") for each in declared.outputs
+        ),
         partitions={},
         version=Version(fixed.sha, data, Frozen(fixed.sha, "", 0)),
         home=home,
@@ -53,7 +55,7 @@ def entry_of(connection, job):
 
 
 def test_the_catalog_hears_of_an_output_and_of_who_writes_it_once(log_connection, job, tmp_path):
-    specs = [(spec_of(tmp_path, job, version), "stream") for version in "12"]
+    specs = [spec_of(tmp_path, job, version) for version in "12"]
     announce(log_connection, tmp_path, specs)
     end = end_offsets(log_connection, CATALOG)
     announce(log_connection, tmp_path, specs)
@@ -78,16 +80,16 @@ def test_drivers_that_announce_at_once_lose_no_version(log_connection, job, tmp_
     versions = [str(n) for n in range(1, 6)]
     specs = {version: spec_of(tmp_path / version, job, version) for version in versions}
     with ThreadPoolExecutor(len(versions)) as threads:
-        list(threads.map(lambda v: announce(log_connection, tmp_path / v, [(specs[v], "stream")]), versions))
+        list(threads.map(lambda v: announce(log_connection, tmp_path / v, [specs[v]]), versions))
     assert set(entry_of(log_connection, job)["versions"]) == set(versions)
 
 
 def test_a_version_that_was_retired_meanwhile_does_not_come_back(log_connection, job, tmp_path):
     """Its driver had prepared it before."""
     specs = {version: spec_of(tmp_path, job, version) for version in "12"}
-    announce(log_connection, tmp_path, [(specs["1"], "stream")])
+    announce(log_connection, tmp_path, [specs["1"]])
     retire(log_connection, tmp_path, job, "1", tmp_path / "gone")
-    announce(log_connection, tmp_path, [(specs["1"], "stream"), (specs["2"], "stream")])
+    announce(log_connection, tmp_path, [specs["1"], specs["2"]])
     entry = entry_of(log_connection, job)
     assert (list(entry["versions"]), entry["retired"].keys(), entry["current"]) == (["2"], {"1"}, "2")
     assert current_versions(read_catalog(log_connection))[job] == "2"
@@ -95,10 +97,10 @@ def test_a_version_that_was_retired_meanwhile_does_not_come_back(log_connection,
 
 def test_of_a_start_and_a_retirement_at_once_both_are_kept(log_connection, job, tmp_path):
     specs = {version: spec_of(tmp_path, job, version) for version in "123"}
-    announce(log_connection, tmp_path, [(specs["1"], "stream"), (specs["2"], "stream")])
+    announce(log_connection, tmp_path, [specs["1"], specs["2"]])
     with ThreadPoolExecutor(2) as threads:
         retired = threads.submit(retire, log_connection, tmp_path, job, "1", tmp_path / "gone", force=True)
-        threads.submit(announce, log_connection, tmp_path, [(specs["3"], "stream")]).result()
+        threads.submit(announce, log_connection, tmp_path, [specs["3"]]).result()
         retired.result()
     entry = entry_of(log_connection, job)
     assert (set(entry["versions"]), entry["retired"]["1"]["output"]) == ({"2", "3"}, specs["1"].fixed.output)
@@ -108,5 +110,5 @@ def test_a_table_that_is_written_as_it_changes_has_no_windows_that_readers_wait_
     """It wrote all that it had read, and a cutover to it waited for windows of 1,795,341,600 s to close."""
     spec = spec_of(tmp_path, job, "1")
     spec = msgspec.structs.replace(spec, job=msgspec.structs.replace(spec.job, kind="changelog", emit="changes"))
-    announce(log_connection, tmp_path, [(spec, "changelog")])
+    announce(log_connection, tmp_path, [spec])
     assert "windows_by" not in entry_of(log_connection, job)["versions"]["1"]

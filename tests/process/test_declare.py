@@ -41,6 +41,36 @@ def test_declarations_are_collected_in_order_and_functions_stay_what_they_are():
     assert second.key == ("customer_id", "hour")
 
 
+def test_a_job_may_write_further_topics():
+    with collecting() as declared:
+        refunds = changelog("shop.refunds", key="id")
+
+        @stream(to="shop.paid", key="customer", event_time="at", also=[refunds])
+        def paid(orders):
+            return orders, orders
+
+    (job,) = declared.jobs
+    assert job.topics == ("shop.paid", "shop.refunds")
+    first, second = job.outputs
+    assert (first.kind, first.key, first.event_time) == ("stream", ("customer",), "at")
+    assert (second.kind, second.key, second.event_time) == ("changelog", ("id",), None)
+
+
+@pytest.mark.parametrize(
+    ("also", "message"),
+    [
+        ("shop.refunds", "expected also=\\[…\\] as a list of declared topics, found 'shop.refunds'"),
+        (["shop.refunds"], "as a list of declared topics"),
+        ([topic("b")], "topic b is named twice"),
+        ([topic("c"), topic("c")], "topic c is named twice"),
+        ([topic("c", schema="c.avsc")], "topic c: schema: the job gives it its schema"),
+    ],
+)
+def test_further_topics_that_make_no_sense_are_refused(also, message):
+    with pytest.raises(BadDeclaration, match=message):
+        stream(to="b", also=also)
+
+
 def test_a_declaration_knows_its_file_and_line():
     with collecting() as declared:
         here = topic("a.topic")  # the line of the topic

@@ -28,7 +28,7 @@ def make_anew(connection, name):
 
 def begun(connection, names, marker=None):
     stream, table, output = names
-    topics = SameTopics(connection, "enriched", streams=[stream], tables=[table], output=output)
+    topics = SameTopics(connection, "enriched", streams=[stream], tables=[table], outputs=[output])
     topics.begin(marker)
     return topics
 

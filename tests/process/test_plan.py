@@ -8,6 +8,7 @@ import pytest
 from mainstem.client.topics import TopicDescription
 from mainstem.core import SystemClock
 from mainstem.core.config import BadSetting
+from mainstem.process.analysis import analyse, remember
 from mainstem.process.another_version import instead_of_retired
 from mainstem.process.declare import BadDeclaration
 from mainstem.process.frozen import freeze
@@ -16,6 +17,7 @@ from mainstem.process.project import load_project
 from mainstem.process.versions import RETIRED_FILE, Fixed, write_fixed
 from mainstem.registry.client import RegisteredSchema
 from mainstem.registry.errors import NotFound
+from mainstem.registry.spark import TopicSchema, row_type
 
 pytestmark = pytest.mark.spark
 
@@ -102,6 +104,41 @@ def test_a_plan_of_nothing_but_the_project(spark, project):
     assert "create topic orders (stream, partitions: 3)" in it.changes
     assert "start job hourly@1 from the beginning of its inputs" in it.changes
     assert msgspec.json.decode(msgspec.json.encode(it))["jobs"][0]["place"] == f"{project / 'jobs.py'}:9"
+
+
+def test_of_an_edited_job_its_kind_is_told_and_of_each_whether_slices_add_up(spark, project, tmp_path):
+    data = tmp_path / "data"
+    before = {job.name: job for job in plan(load_project(project), spark).jobs}
+    assert {name: (job.slices, job.change) for name, job in before.items()} == {
+        "big": (True, None), "hourly": (False, None), "priced": (None, None),
+    }  # fmt: skip
+    version = freeze(project, data, SystemClock())
+    loaded = load_project(project)
+    for name in ("big", "hourly"):
+        fixed = Fixed(name, "1", version.sha, {}, name, 1, 4, remembered(spark, loaded, name))
+        write_fixed(data / "jobs" / f"{name}@1", fixed)
+    (project / "jobs.py").write_text(JOBS.replace("cents > 1000", "cents > 2000") + "# a comment\n")
+    (project / "mainstem.toml").write_text(
+        '[topics.orders]\npartitions = 3\nschema = "orders.avsc"\n[jobs.priced]\nevery = "on demand"\n'
+    )
+    it = plan(load_project(project), spark, topics={}, data=data)
+    assert [(job.name, job.change) for job in it.jobs] == [
+        ("big", "data selection"), ("hourly", "transparent"), ("priced", None),
+    ]  # fmt: skip
+    told = "\n".join(it.changes)
+    assert "as version 2; of the edit: data selection, it lets other rows through" in told
+    assert "as version 2; of the edit: transparent, it means the same" in told
+    assert "job priced@1 runs on demand: `mainstem job run priced --from TIME --to TIME`" in told
+
+
+def remembered(spark, project, name):
+    """The analysis of a job as its first start wrote it down."""
+    order = TopicSchema("orders", json.dumps(ORDER), 1, {})
+    rows = row_type(spark, order)
+    inputs = project.inputs[name]
+    types = {each.parameter: rows for each in inputs}
+    times = {each.parameter: None for each in inputs}
+    return remember(analyse(spark, project.jobs[name], inputs, types, times, project.directory), {})
 
 
 def test_what_would_change_against_what_runs(spark, project, tmp_path):

@@ -53,6 +53,42 @@ def test_the_graph_is_drawn_from_parameter_names(tmp_path):
     }
 
 
+def test_further_topics_of_a_job_are_its_outputs_and_others_read_them(tmp_path):
+    jobs = """
+        from mainstem.process import changelog, stream, table, topic
+        orders = topic("orders")
+        refunds = changelog("refunds", key="id")
+
+        @stream(to="totals", key="id")
+        def totals(orders, refunds):
+            return orders
+
+        @stream(to="paid", key="customer", also=[refunds, topic("odd", event_time="at")])
+        def paid(orders):
+            return orders, orders, orders
+    """
+    settings = """
+        [topics.orders]
+        partitions = 3
+        [topics.odd]
+        partitions = 1
+        config = { "retention.ms" = "1" }
+    """
+    found = load_project(project(tmp_path, jobs, settings))
+    assert found.order == ("paid", "totals")
+    assert [(each.topic, each.kind, each.job) for each in found.inputs["totals"]] == [
+        ("orders", "stream", None), ("refunds", "changelog", "paid"),
+    ]  # fmt: skip
+    assert {name: (spec.kind, spec.key, spec.partitions, spec.producer) for name, spec in found.topics.items()} == {
+        "orders": ("stream", (), 3, None),
+        "paid": ("stream", ("customer",), 3, "paid"),
+        "refunds": ("changelog", ("id",), 3, "paid"),
+        "odd": ("stream", (), 1, "paid"),
+        "totals": ("stream", ("id",), 3, "totals"),
+    }
+    assert (found.topics["odd"].event_time, found.topics["odd"].config) == ("at", {"retention.ms": "1"})
+
+
 def test_settings_say_how_topics_and_jobs_are_made(tmp_path):
     settings = """
         [project]
@@ -304,6 +340,8 @@ HEAD = "from mainstem.process import changelog, stream, table, topic\n"
         ('a = topic("a")\n@stream(to="a")\ndef x(a): pass', 3, "x writes to a, which is declared as an input"),
         ('a = topic("a")\nb = topic("a")\n@stream(to="c")\ndef x(a, b): pass', 4, "reads topic a by two parameters"),
         ('t = changelog("t", key="k")\n@stream(to="b")\ndef x(t): pass', 3, "expected at least one stream"),
+        ('a = topic("a")\nb = topic("b")\n@stream(to="c", also=[b])\ndef x(a): pass\n@stream(to="d", also=[b])\ndef y(a): pass', 6, "y writes to b, as x does"),
+        ('b = topic("b")\n@stream(to="c", also=[b])\ndef x(b): pass', 3, "the jobs form a cycle: x -> x"),
         ('topic("lonely")', 2, "topic lonely is not assigned to a variable"),
         ('a = topic("a")\n@stream(to="a b")\ndef x(a): pass', 3, "expected a topic name"),
         ('a = topic("a")\n@stream(to="b", key=7)\ndef x(a): pass', 3, "expected the key as a column name"),

@@ -131,6 +131,32 @@ def test_several_outputs_are_one_transaction(job):
     assert [value for _, _, value, _ in read(job.connection, dead_letters)] == [b"2"]
 
 
+def test_rows_may_be_added_to_a_batch_once_its_own_are_written(job):
+    """To partitions that none of them went to: what a batch has not taken in is known when it was read."""
+    dead_letters = OutputTopic(f"{job.name}.dead", 2)
+    ensure_topic(job.connection, dead_letters.topic, 2)
+    sink = job.open([OutputTopic(job.output, 4), dead_letters])
+    schema = SCHEMA + ", partition int"
+    rows = [(job.output, b"a", b"1", None), (job.output, b"b", b"2", 3), (dead_letters.topic, b"a", b"3", 0)]
+    late = job.spark.createDataFrame([(dead_letters.topic, b"a", b"4", 1)], schema)
+
+    def reads():
+        sink.add(late, [dead_letters])
+        return {}
+
+    result = job.write(sink, 0, job.spark.createDataFrame(rows, schema), reads=reads)
+    assert (result.rows, set(result.outputs[dead_letters.topic])) == (4, {0, 1})
+    assert [(place, value) for place, _, value, _ in read(job.connection, dead_letters.topic)] == [(0, b"3"), (1, b"4")]
+    assert (3, b"b", b"2", None) in read(job.connection, job.output)
+
+
+def test_rows_added_to_a_partition_that_was_written_end_the_batch(job):
+    sink = job.open()
+    with pytest.raises(Exception, match="another attempt has claimed it"):
+        job.write(sink, 0, job.rows([(b"a", b"1")]), reads=lambda: sink.add(job.rows([(b"a", b"2")]), sink.outputs))
+    assert read(job.connection, job.output) == []
+
+
 def test_an_output_that_was_not_declared_fails_the_whole_batch(job):
     sink = job.open()
     frame = job.spark.createDataFrame([(job.output, b"a", b"1"), ("elsewhere", b"a", b"2")], SCHEMA)

@@ -114,6 +114,18 @@ def test_counts_and_hashes_are_cumulative_also_over_a_restart(job):
     assert set(marker.outputs[job.output]) == {0, 1}
 
 
+def test_what_was_written_to_a_topic_that_was_made_anew_since_counts_no_more(job):
+    """A quarantine is deleted once what is in it was mended; the audit held what was in it against the new one."""
+    committer = job.start()
+    job.run(committer, 0, {0: ROWS}, topics={job.output: "a", job.source: "s"})
+    marker = job.run(committer, 1, {}, topics={job.source: "s"})  # it has not looked at the output
+    assert (marker.topics, set(marker.written[job.output])) == ({job.output: "a", job.source: "s"}, {0})
+    marker = job.run(committer, 2, {1: ROWS[:1]}, topics={job.output: "b"})
+    assert marker.written == {job.output: {1: Written(1, fingerprint_sum(ROWS[:1]))}}
+    assert marker.ends == {job.output: {1: 1}}
+    assert marker.topics == {job.output: "b", job.source: "s"}
+
+
 def test_a_marker_of_before_its_ends_were_kept_gets_them_where_it_is_gone_on_from(job):
     marker = job.run(job.start(), 0, {0: ROWS, 1: ROWS[:1]})
     told = msgspec.structs.replace(marker, ends={})

@@ -1,3 +1,3 @@
-from tests.support.live import log_connection, registry_url
+from tests.support.live import live_registry, log_connection, registry_url
 
-__all__ = ["log_connection", "registry_url"]
+__all__ = ["live_registry", "log_connection", "registry_url"]

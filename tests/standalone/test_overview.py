@@ -114,7 +114,8 @@ def test_sources_jobs_and_readers_are_shown_with_their_lag(connection, tmp_path)
     about = {"code": "c0de", "output": "totals", "inputs": {"orders": "orders"}, "determinism": "exact", "reason": ""}
     write_catalog(connection, {"job:totals": {"versions": {"1": about}, "current": "1"}})
     marker = Marker(
-        "totals", "1", "uuid", 4, {"orders": {"orders": {0: 6}}}, {}, {"totals": {0: Written(3, 1)}},
+        "totals", "1", "uuid", 4, {"orders": {"orders": {0: 6}}}, {},
+        {"totals": {0: Written(3, 1)}, "totals.quarantine": {0: Written(1, 1), 1: Written(2, 1)}},
         {"orders": {"orders": {0: Read(end=6, rows=4, late=2)}}},
     )  # fmt: skip
     append(connection, COMMITS, [(b"totals@1", msgspec.json.encode(marker))])
@@ -124,6 +125,7 @@ def test_sources_jobs_and_readers_are_shown_with_their_lag(connection, tmp_path)
     assert (seen.up, seen.node) == (False, None)
     assert [(s.source, s.position, s.records) for s in seen.sources] == [("shop", {"row": 10}, 10)]
     assert [(j.job, j.current, j.batch, j.lag, j.rows, j.late) for j in seen.jobs] == [("totals", True, 4, 5, 3, 2)]
+    assert [(j.read, j.rejected, j.undecodable) for j in seen.jobs] == [(6, 1, 0)]
     assert [(r.reader, r.topic, r.lag, r.rows) for r in seen.readers] == [
         ("lakehouse", "orders", 3, 8),
         ("totals@1", "orders", 5, 4),

@@ -61,11 +61,12 @@ def plan(project: Path, data: Path | None, bootstrap: str | None, as_json: bool)
             j.state,
             j.determinism or "not known yet",
             j.keeps_order,
+            j.slices,
             j.place,
         )
         for j in planned.jobs
     ]
-    columns = ["job", "version", "reads", "writes", "state", "determinism", "keeps order", "declared at"]
+    columns = ["job", "version", "reads", "writes", "state", "determinism", "keeps order", "slices", "declared at"]
     click.echo(to_table(columns, jobs) + "\n")
     for job in planned.jobs:
         if job.reason:

@@ -108,7 +108,7 @@ def users_of(catalog: Mapping[str, dict[str, Any]], topic: str) -> tuple[list[st
     jobs = set()  # that write it
     for job, about in entries(catalog, "job").items():
         for version, each in about.get("versions", {}).items():
-            if topic == each.get("output"):
+            if topic in outputs_of(each):
                 writers.append(f"job {job_key(job, version)}")
                 jobs.add(job)
             if topic in each.get("inputs", {}).values():
@@ -119,6 +119,12 @@ def users_of(catalog: Mapping[str, dict[str, Any]], topic: str) -> tuple[list[st
     readers += [reader for reader, topics in view_reads(catalog).items() if topic in topics]
     readers += [f"splice {splice}" for splice, job in spliced_jobs(catalog).items() if job in jobs]
     return writers, readers
+
+
+def outputs_of(version: Mapping[str, Any]) -> dict[str, str]:
+    """The topics that a version of a job writes, by what the job's declaration calls them; `output` is the first."""
+    first, also = version.get("output"), version.get("also", {})
+    return {**({first: first} if first else {}), **also}
 
 
 def plain_name(version: str, output: str) -> str:

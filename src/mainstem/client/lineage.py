@@ -42,6 +42,7 @@ class _Version(msgspec.Struct, frozen=True):
     output: str
     inputs: dict[str, str]
     tables: list[str] = []
+    also: dict[str, str] = {}  # further topics that it writes, by what the job's declaration calls them
 
 
 class _Job(msgspec.Struct, frozen=True):
@@ -69,15 +70,17 @@ class _Batch(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Writer:
-    """One version of a job: its batches in their order. Positions only grow from one to the next.
+    """One version of a job as it writes one of its outputs: its batches in their order. Positions only grow from one to
+    the next.
 
     Attributes:
         is_left: it, or another version of its job, goes on; else its output is a topic that nothing is known of.
+        result: which of the job's outputs it is; those of its other versions are made of the same.
     """
 
-    def __init__(self, job: str, output: str, streams: frozenset[str]) -> None:
+    def __init__(self, job: str, result: str, output: str, streams: frozenset[str]) -> None:
         self.is_left = True
-        self.job, self.output, self.streams = job, output, streams
+        self.job, self.result, self.output, self.streams = job, result, output, streams
         self.batches: list[_Batch] = []
         self.told: dict[int, int] = {}  # up to where it is known of the output what it was made of
 
@@ -131,7 +134,7 @@ class Lineage:
 
     def __init__(self) -> None:
         self._by_output: dict[str, _Writer] = {}
-        self._by_key: dict[str, _Writer] = {}  # by `<job>@<version>`
+        self._by_key: dict[str, list[_Writer]] = {}  # by `<job>@<version>`
         self._early: dict[str, list[Progress]] = {}
 
     def see_job(self, job: str, entry: Mapping[str, Any]) -> None:
@@ -147,35 +150,35 @@ class Lineage:
             if about is None or key in self._by_key:
                 continue
             streams = frozenset(about.inputs.values()) - frozenset(about.tables)
-            writer = self._by_key[key] = _Writer(job, about.output, streams)
-            if version in found.versions:
-                self._by_output[about.output] = writer
-            else:  # its topic may be another job's by now
-                self._by_output.setdefault(about.output, writer)
+            outputs = {"": about.output} | about.also
+            self._by_key[key] = [_Writer(job, result, output, streams) for result, output in outputs.items()]
+            for writer in self._by_key[key]:
+                if version in found.versions:
+                    self._by_output[writer.output] = writer
+                else:  # its topic may be another job's by now
+                    self._by_output.setdefault(writer.output, writer)
             for progress in self._early.pop(key, ()):
                 self.see(progress)
-        for writer in self._by_key.values():
-            if writer.job == job:
-                writer.is_left = bool(found.versions)
+        for writers in self._by_key.values():
+            for writer in writers:
+                if writer.job == job:
+                    writer.is_left = bool(found.versions)
 
     def start_from(self, marker: Marker) -> None:
         """Where a version stands: its last commit. Batches up to it need not be told."""
-        writer = self._by_key.get(job_key(marker.job, marker.version))
-        if writer is not None:
+        for writer in self._by_key.get(job_key(marker.job, marker.version), ()):
             basis = merge_positions(marker.end_offsets)
             writer.add(Progress(marker.job, marker.version, marker.batch, basis, marker.tables, marker.ends))
 
-    def see(self, progress: Progress) -> str | None:
-        """A batch is committed; the topic that it may have written to, None where the job is not known."""
+    def see(self, progress: Progress) -> None:
+        """A batch is committed."""
         key = job_key(progress.job, progress.version)
-        writer = self._by_key.get(key)
-        if writer is None:
+        if key not in self._by_key:
             early = self._early.setdefault(key, [])
             early.append(progress)
             del early[:-_EARLY_BATCHES]
-            return None
-        writer.add(progress)
-        return writer.output
+        for writer in self._by_key.get(key, ()):
+            writer.add(progress)
 
     def upstream(self, topic: str) -> set[str]:
         """All topics whose positions `needed` looks at: what `topic` is made of, itself, and what other versions make
@@ -271,8 +274,9 @@ class Lineage:
                 writer.tell(position)
 
     def _versions(self, writer: _Writer) -> list[_Writer]:
-        """The other versions of its job."""
-        return [each for each in self._by_output.values() if each.job == writer.job and each is not writer]
+        """What other versions of its job make of the same."""
+        made = writer.job, writer.result
+        return [each for each in self._by_output.values() if (each.job, each.result) == made and each is not writer]
 
 
 def _as(kind: type[T], told: Any) -> T | None:

@@ -290,7 +290,7 @@ def describe_configs(connection: Connection, names: Iterable[str]) -> dict[str, 
 
 def delete(connection: Connection, names: Iterable[str]) -> None:
     """Delete topics; one that does not exist is no error."""
-    client, names = admin(connection), list(names)
+    client, names = admin(connection), list(dict.fromkeys(names))  # librdkafka ends the process for one named twice
     futures = client.delete_topics(names, request_timeout=TIMEOUT_SECONDS) if names else {}
     for name, future in futures.items():
         try:

@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from mainstem.core.causes import one_line
-from mainstem.process.declare import BadDeclaration, Job, Location
+from mainstem.process.calling import call
+from mainstem.process.declare import BadDeclaration, Job, Output
+from mainstem.process.frozen import code_hash
+from mainstem.process.late import Windows, windows_of
 from mainstem.process.project import Input
-from mainstem.process.reading import POSITION
+from mainstem.process.reading import HEADERS, OWN, POSITION, RECORD, RECORD_TYPE, REJECTED
+from mainstem.process.upgrade import Shape, shape_of
 from mainstem.registry.spark import UnfitType, avro_schema, key_bytes
 
 if TYPE_CHECKING:
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 POSITION_TYPE = f"{POSITION} struct<partition:int,offset:bigint,timestamp:timestamp>"
+_FORM = 2
+"""Of what is remembered: raised when a field is added that older ones lack."""
 
 LATE_ROWS = "which rows come too late depends on how the input is cut into batches"
 """Why the result of a job with windows is not the same however its input is cut; where no row was late, it is."""
@@ -46,6 +51,11 @@ _UNBOUNDED = {
     "Intersect": "an intersection",
     "Except": "a difference",
 }
+_OWN_TYPES = {
+    REJECTED: ("string", "void"),
+    HEADERS: ("array<struct<key:string,value:binary>>",),
+}
+"""What our own columns of a result are to be, and what they may be besides."""
 _ATTRIBUTE, _MARK = "AttributeReference", '"spark.watermarkDelayMs"'
 _CLOCK = re.compile(r"\b(current_timestamp|now|current_date|localtimestamp|current_time|curdate)\(")
 _DURATION = re.compile(r"cast\(((?:\d+ (?:days|hours|minutes|seconds|weeks)\s?)+) as interval\)|\b(\d{7,17})(?=[ )])")
@@ -59,22 +69,48 @@ class Determinism(StrEnum):
     BATCH = "batch-dependent"  # only the same positions, cut into the same batches
 
 
+class Result(msgspec.Struct, frozen=True):
+    """What is known of one result of a job."""
+
+    columns: "StructType"  # without those of our own
+    event_time: str | None
+    rejects: bool = False  # some rows may be rejected
+
+
 class Analysis(msgspec.Struct, frozen=True):
     """What is known of a job before it runs."""
 
-    output: "StructType"  # without `_position`
+    results: tuple[Result, ...]  # one for each topic that it writes, in their order
     stateful: str | None  # the operator that keeps state
     determinism: Determinism
     reason: str
     keeps_order: bool
-    reads_again: bool  # a stream stands in the result more than once
-    event_time: str | None
+    reads_again: bool  # a stream stands in the results more than once
     horizon: int  # the longest duration in its windows, in ms; a guess
+    windows: Windows | None = None  # by which rows are late
+    shape: Shape | None = None  # by which edits are told apart
+    needs_record: bool = False  # the function uses the records as they came, in column `_record`
+
+    @property
+    def output(self) -> "StructType":
+        """The columns of the first result."""
+        return self.results[0].columns
+
+    @property
+    def event_time(self) -> str | None:
+        """That of the first result."""
+        return self.results[0].event_time
+
+    @property
+    def rejects(self) -> bool:
+        return any(each.rejects for each in self.results)
 
 
 def remember(analysis: Analysis, settings: Mapping[str, str]) -> dict[str, Any]:
     """The analysis as JSON has it, for `recall` to find; `settings` are those of the job's session."""
-    fields = msgspec.structs.asdict(analysis) | {"output": analysis.output.jsonValue()}
+    results = [msgspec.structs.asdict(each) | {"columns": each.columns.jsonValue()} for each in analysis.results]
+    windows, shape = (each and msgspec.structs.asdict(each) for each in (analysis.windows, analysis.shape))
+    fields = msgspec.structs.asdict(analysis) | {"results": results, "windows": windows, "shape": shape}
     return {"made_with": _made_with(settings), "analysis": fields}
 
 
@@ -85,15 +121,21 @@ def recall(remembered: Mapping[str, Any] | None, settings: Mapping[str, str]) ->
     if remembered is None or remembered["made_with"] != _made_with(settings):
         return None
     fields = remembered["analysis"]
-    determinism = Determinism(fields["determinism"])
-    return Analysis(**fields | {"output": StructType.fromJson(fields["output"]), "determinism": determinism})
+    results = tuple(Result(**each | {"columns": StructType.fromJson(each["columns"])}) for each in fields["results"])
+    typed = {
+        "results": results,
+        "determinism": Determinism(fields["determinism"]),
+        "windows": fields["windows"] and Windows(**fields["windows"]),
+        "shape": fields["shape"] and Shape(**fields["shape"]),
+    }
+    return Analysis(**fields | typed)
 
 
 def _made_with(settings: Mapping[str, str]) -> dict[str, Any]:
     import pyspark
 
     told = hashlib.sha256(msgspec.json.encode(sorted(settings.items())))  # a setting may be a password
-    return {"spark": pyspark.__version__, "settings": told.hexdigest()}
+    return {"form": _FORM, "spark": pyspark.__version__, "settings": told.hexdigest()}
 
 
 def analyse(
@@ -106,74 +148,73 @@ def analyse(
         BadDeclaration: the function fails, or what it asks for cannot run; with the user's file and line.
     """
     _check_watermark(job, inputs, types)
+    session = _own_session(spark)
     frames = {
-        each.parameter: empty_stream(spark, types[each.parameter], job)
+        each.parameter: empty_stream(session, types[each.parameter], job)
         if each.kind == "stream"
-        else spark.createDataFrame([], types[each.parameter])
+        else session.createDataFrame([], types[each.parameter])
         for each in inputs
     }
-    result = call(job, frames, directory)
-    plan = result._jdf.queryExecution().analyzed()
-    found = list(_nodes(plan))
-    stateful = _stateful(job, inputs, found)
-    output = _output(job, result)
-    reason = _batch_dependence(plan, stateful, inputs)
+    found = call(job, frames, directory)
+    plans = [each._jdf.queryExecution().analyzed() for each in found]
+    nodes = [node for plan in plans for node in _nodes(plan)]
+    stateful = _stateful(job, inputs, nodes)
+    reason = next(filter(None, (_batch_dependence(plan, stateful, inputs) for plan in plans)), None)
+    results = tuple(
+        _result(job, output, each, inputs, event_times) for output, each in zip(job.outputs, found, strict=True)
+    )
     return Analysis(
-        output=output,
+        results=results,
         stateful=stateful,
         determinism=Determinism.BATCH if reason else Determinism.PREFIX,
         reason=reason or "every row of the output depends on its input rows alone",
-        keeps_order=POSITION in result.columns,
-        reads_again=_reads_again(job, inputs, found, stateful),
-        event_time=_event_time(job, inputs, event_times, output),
-        horizon=_horizon(plan.toString()),
+        keeps_order=all(POSITION in each.columns for each in found),
+        reads_again=_reads_again(job, inputs, nodes, stateful),
+        horizon=max(_horizon(plan.toString()) for plan in plans),
+        windows=windows_of(session, nodes) if stateful else None,
+        shape=shape_of(
+            session,
+            plans,
+            {each.parameter: f"{each.topic} {types[each.parameter].simpleString()}" for each in inputs},
+            {
+                output.topic: f"{list(output.key)} {result.columns.simpleString()}"
+                for output, result in zip(job.outputs, results, strict=True)
+            },
+            code_hash(directory),
+        ),
+        needs_record=_needs_record(job, inputs, frames, found, directory),
     )
 
 
-def call(job: Job, frames: Mapping[str, Any], directory: Path) -> "DataFrame":
-    """The function's result on `frames`.
+def _own_session(spark: "SparkSession") -> "SparkSession":
+    """One with the same settings, in which streams without a name may stand: they are never started."""
+    session = type(spark)(spark.sparkContext, cast("Any", spark)._jsparkSession.cloneSession())
+    session.conf.set("spark.sql.streaming.queryEvolution.enableSourceEvolution", "false")
+    return session
 
-    Raises:
-        BadDeclaration: it raised, or returned something else; at the line of the project's code where that happened.
-    """
-    from pyspark.sql import DataFrame
 
+def _needs_record(
+    job: Job, inputs: Sequence[Input], frames: Mapping[str, "DataFrame"], found: Sequence["DataFrame"], directory: Path
+) -> bool:
+    """Whether the function asks for `_record`, or keeps it for rows that it rejects: only then is it carried along."""
+    if any(REJECTED in each.columns and RECORD in each.columns for each in found):
+        return True
+    without = {each.parameter: frames[each.parameter].drop(RECORD) for each in inputs}
     try:
-        result = job.function(**frames)
-    except Exception as error:
-        raise BadDeclaration(place_of(error, directory) or job.location, f"{job.name}: {one_line(error)}") from error
-    if not isinstance(result, DataFrame):
-        raise BadDeclaration(job.location, f"{job.name}: expected a DataFrame as result, found {type(result).__name__}")
-    return result
-
-
-def place_of(error: BaseException, directory: Path) -> Location | None:
-    """The innermost line below `directory` that an error passed through: in this process, or in a Spark worker."""
-    place = None
-    seen: list[BaseException | None] = [error, error.__cause__]
-    for each in seen:
-        traceback = each.__traceback__ if each is not None else None
-        while traceback is not None:
-            file = Path(traceback.tb_frame.f_code.co_filename)
-            if file.is_relative_to(directory):
-                place = Location(str(file), traceback.tb_lineno)
-            traceback = traceback.tb_next
-    for file_name, line in re.findall(r'File "([^"]+)", line (\d+)', str(error)):
-        if Path(file_name).is_relative_to(directory):
-            place = Location(file_name, int(line))
-    return place
+        call(job, without, directory)
+    except BadDeclaration:
+        return True
+    return False
 
 
 def empty_stream(spark: "SparkSession", struct: "StructType", job: Job) -> "DataFrame":
-    """A streaming DataFrame without rows, of type `struct` and `_position`, with the job's watermark."""
+    """A streaming DataFrame without rows, of type `struct` and our own columns, with the job's watermark."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
 
-    position = cast("StructType", StructType.fromDDL(POSITION_TYPE))
-    session = spark.newSession()
-    session.conf.set("spark.sql.streaming.queryEvolution.enableSourceEvolution", "false")  # it is never started
-    rate = session.readStream.format("rate").load()
-    columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in [*struct.fields, *position.fields]]
+    ours = cast("StructType", StructType.fromDDL(f"{POSITION_TYPE}, {RECORD_TYPE}"))
+    rate = spark.readStream.format("rate").load()
+    columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in [*struct.fields, *ours.fields]]
     rows = rate.select(*columns)
     return rows.withWatermark(job.watermark.column, job.watermark.delay) if job.watermark else rows
 
@@ -253,6 +294,12 @@ def _stateful(job: Job, inputs: Sequence[Input], nodes: Sequence[Any]) -> str | 
             unbounded = unbounded or not (totals or _is_bounded(name, node))
     if not found:
         return None
+    if job.also:
+        raise BadDeclaration(
+            job.location,
+            f"{job.name}: keeps state in {found[0]}, and writes {len(job.topics)} topics",
+            hint="write one topic, and part its rows in a job of its own: the log connects them",
+        )
     if len(found) > 1:
         raise BadDeclaration(
             job.location,
@@ -313,19 +360,27 @@ def _reads_again(job: Job, inputs: Sequence[Input], nodes: Sequence[Any], statef
     return leaves > len(streams)
 
 
-def _output(job: Job, result: "DataFrame") -> "StructType":
+def _result(
+    job: Job, output: Output, result: "DataFrame", inputs: Sequence[Input], event_times: Mapping[str, str | None]
+) -> Result:
+    """Raises: BadDeclaration: it cannot be the records of a topic."""
     from pyspark.sql.types import StructType
 
-    struct = StructType([field for field in result.schema.fields if field.name != POSITION])
-    twice = {name for name in struct.fieldNames() if struct.fieldNames().count(name) > 1}
-    if twice:
-        raise BadDeclaration(job.location, f"{job.name}: the result has the column {min(twice)!r} twice")
+    which = f"the result for {output.topic}" if job.also else "the result"
+    struct = StructType([field for field in result.schema.fields if field.name not in OWN])
+    ours = OWN if REJECTED in result.columns else OWN - {RECORD}  # which is not carried along then
+    for name in (*struct.fieldNames(), *sorted(ours)):
+        if result.columns.count(name) > 1:
+            raise BadDeclaration(job.location, f"{job.name}: {which} has the column {name!r} twice")
+    for name, expected in _OWN_TYPES.items():
+        if name in result.columns and (found := result.schema[name].dataType.simpleString()) not in expected:
+            raise BadDeclaration(job.location, f"{job.name}: {which}: column {name} is {found}, expected {expected[0]}")
     try:
-        avro_schema(struct, job.to)
-        key_bytes(struct, job.key)
+        avro_schema(struct, output.topic)
+        key_bytes(struct, output.key)
     except UnfitType as error:
         raise BadDeclaration(job.location, f"{job.name}: {error}", hint=error.hint) from error
-    return struct
+    return Result(struct, _event_time(job, output, inputs, event_times, struct), REJECTED in result.columns)
 
 
 def _batch_dependence(plan: Any, stateful: str | None, inputs: Sequence[Input]) -> str | None:
@@ -343,17 +398,17 @@ def _batch_dependence(plan: Any, stateful: str | None, inputs: Sequence[Input]) 
 
 
 def _event_time(
-    job: Job, inputs: Sequence[Input], event_times: Mapping[str, str | None], output: "StructType"
+    job: Job, output: Output, inputs: Sequence[Input], event_times: Mapping[str, str | None], columns: "StructType"
 ) -> str | None:
-    if job.event_time is not None:
-        if job.event_time not in output.fieldNames():
+    if output.event_time is not None:
+        if output.event_time not in columns.fieldNames():
             raise BadDeclaration(
-                job.location, f"{job.name}: the event time {job.event_time!r} is not among its columns"
+                job.location, f"{job.name}: the event time {output.event_time!r} is not among its columns"
             )
-        return job.event_time
+        return output.event_time
     candidates = [job.watermark.column] if job.watermark else []
     candidates += [time for each in inputs if each.kind == "stream" and (time := event_times.get(each.parameter))]
-    return next((column for column in candidates if column in output.fieldNames()), None)
+    return next((column for column in candidates if column in columns.fieldNames()), None)
 
 
 def _horizon(plan: str) -> int:

@@ -60,8 +60,17 @@ class Watermark(msgspec.Struct, frozen=True):
     delay: str
 
 
+class Output(msgspec.Struct, frozen=True):
+    """What one result of a job becomes."""
+
+    topic: str
+    kind: Kind
+    key: tuple[str, ...]
+    event_time: str | None
+
+
 class Job(msgspec.Struct, frozen=True):
-    """A function of DataFrames and the topic that its result goes to."""
+    """A function of DataFrames, or one that gives SQL, and the topics that its results go to."""
 
     name: str
     function: Callable[..., Any]
@@ -73,6 +82,18 @@ class Job(msgspec.Struct, frozen=True):
     watermark: Watermark | None
     emit: Emit
     location: Location
+    also: tuple[Topic, ...] = ()
+    """Further topics that it writes: its function gives a result for `to` and one for each of them, in this order."""
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """All that it writes, as its function returns it: `to` first."""
+        others = (Output(each.name, each.kind, each.key, each.event_time) for each in self.also)
+        return (Output(self.to, self.kind, self.key, self.event_time), *others)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return tuple(output.topic for output in self.outputs)
 
     @property
     def doc(self) -> str:
@@ -131,18 +152,24 @@ def stream(
     key: str | Sequence[str] | None = None,
     event_time: str | None = None,
     watermark: tuple[str, str] | None = None,
+    also: Sequence[Topic] = (),
 ) -> Callable[[Function], Function]:
     """Declare a job whose rows are facts: each is appended to topic `to`.
 
-    Keep the column `_position` in the result, and the records of a key keep the order of their input.
+    The function has its inputs as DataFrames and returns one, or the text of an SQL query over tables that are called
+    as its parameters. Keep the column `_position` in the result, and the records of a key keep the order of their
+    input. A row whose column `_rejected` has a text is none of the result: it goes to the topic `<to>.quarantine`, with
+    that text as its reason; keep `_record` too, and it is there with the bytes that it came in.
 
     Args:
         to: the topic that the rows go to; it is created.
         key: the column or columns of its key; records without a key are spread.
         event_time: the column that says when it happened; by default the watermark's, or the input's if it is kept.
         watermark: (column, delay) for a function that keeps state, e.g. one that drops duplicates.
+        also: further topics that it writes, declared by `topic` or `changelog`: the function returns a result for `to`,
+            and one for each of them. A batch is written to all or to none of them.
     """
-    return _declare_job("stream", to, key, event_time, watermark, "final")
+    return _declare_job("stream", to, key, event_time, watermark, "final", also)
 
 
 def table(
@@ -152,8 +179,10 @@ def table(
     watermark: tuple[str, str] | None = None,
     event_time: str | None = None,
     emit: Emit = "final",
+    also: Sequence[Topic] = (),
 ) -> Callable[[Function], Function]:
-    """Declare a job whose rows are a table: the last row per key counts, and topic `to` is compacted.
+    """Declare a job whose rows are a table: the last row per key counts, and topic `to` is compacted. Its function is
+    as that of a `stream`.
 
     Args:
         to: the topic that the rows go to; it is created.
@@ -162,8 +191,9 @@ def table(
         event_time: the column of the result that says when it happened.
         emit: `final` writes a window once, when the watermark has passed its end; `changes` writes it whenever it
             changes (Spark does this for windows, not for session windows).
+        also: further topics that it writes, as for a `stream`.
     """
-    return _declare_job("changelog", to, key, event_time, watermark, emit)
+    return _declare_job("changelog", to, key, event_time, watermark, emit, also)
 
 
 def _declare_topic(
@@ -184,9 +214,11 @@ def _declare_job(
     event_time: str | None,
     watermark: tuple[str, str] | None,
     emit: Emit,
+    also: Sequence[Topic],
 ) -> Callable[[Function], Function]:
     called_at = _caller()
     _check_topic_name(to, called_at)
+    others = _also(to, also, called_at)
     columns = _columns(key, called_at)
     mark = _watermark(watermark, called_at)
     if kind == "changelog" and not columns:
@@ -199,7 +231,7 @@ def _declare_job(
             raise BadDeclaration(called_at, f"expected a function, found {function!r}")
         location = location_of(function)
         parameters = _parameters(function, location)
-        job = Job(function.__name__, function, parameters, to, kind, columns, event_time, mark, emit, location)
+        job = Job(function.__name__, function, parameters, to, kind, columns, event_time, mark, emit, location, others)
         if (declarations := _active.get()) is not None:
             declarations.jobs.append(job)
         return function
@@ -234,6 +266,21 @@ def _columns(key: str | Sequence[str] | None, location: Location) -> tuple[str, 
     if len(set(columns)) != len(columns):
         raise BadDeclaration(location, f"the key names a column twice: {list(columns)}")
     return columns
+
+
+def _also(to: str, also: object, location: Location) -> tuple[Topic, ...]:
+    if not isinstance(also, list | tuple) or not all(isinstance(each, Topic) for each in also):
+        raise BadDeclaration(
+            location,
+            f"expected also=[…] as a list of declared topics, found {also!r}",
+            hint='give it what topic("…") gave',
+        )
+    if with_schema := next((each for each in also if each.schema is not None), None):
+        raise BadDeclaration(location, f"topic {with_schema.name}: schema: the job gives it its schema")
+    names = [to, *(each.name for each in also)]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise BadDeclaration(location, f"topic {twice} is named twice among what the job writes")
+    return tuple(also)
 
 
 def _watermark(watermark: object, location: Location) -> Watermark | None:

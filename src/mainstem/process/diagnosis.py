@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from mainstem.client.connection import records_are_gone
 from mainstem.core import MainstemError, UserError
 from mainstem.core.causes import one_line
-from mainstem.process.analysis import place_of
 from mainstem.process.another_version import start_another
+from mainstem.process.calling import place_of
 from mainstem.process.declare import Location
 from mainstem.process.frozen import Version
 from mainstem.process.sink_checkpoint import Checkpoint

@@ -32,20 +32,26 @@ class SameTopics:
         job: its name.
         streams: topics that it goes on reading where it was.
         tables: topics that it reads from the beginning at each start.
-        output: the topic that it writes.
+        outputs: the topics that it writes.
     """
 
     def __init__(
-        self, connection: Connection, job: str, *, streams: Collection[str], tables: Collection[str], output: str
+        self,
+        connection: Connection,
+        job: str,
+        *,
+        streams: Collection[str],
+        tables: Collection[str],
+        outputs: Collection[str],
     ) -> None:
         self._connection, self._job = connection, job
-        self._streams, self._tables, self._output = streams, tables, output
+        self._streams, self._tables, self._outputs = streams, tables, outputs
         self._ids: dict[str, str] = {}
 
     @property
     def kept(self) -> dict[str, str]:
         """Topic -> id, for the marker."""
-        return {name: self._ids[name] for name in (*self._streams, self._output)}
+        return {name: self._ids[name] for name in (*self._streams, *self._outputs)}
 
     def begin(self, marker: Marker | None) -> None:
         """Before the query starts: those that `marker` has used must be there; of others, these are they.
@@ -56,11 +62,11 @@ class SameTopics:
             TopicLost: one that it has used was deleted, and may have been made anew.
             UnknownTopic: another one is not there any more.
         """
-        names = (*self._streams, *self._tables, self._output)
+        names = (*self._streams, *self._tables, *self._outputs)
         now = topic_ids(self._connection, names)
         self._ids = dict(now)
         if marker is not None:
-            used = used_topics(marker)
+            used = used_topics(marker) & set(names)  # a quarantine is none of them: it may be made anew
             self._ids |= {name: of for name, of in marker.topics.items() if name in used}
         self._compare(now)
         if missing := next((name for name in names if name not in now), None):
@@ -81,7 +87,7 @@ class SameTopics:
                 continue
             if name in self._tables:
                 raise TableMadeAnew(f"table {name} was deleted, or made anew: it is read from its beginning")
-            if name == self._output:
+            if name in self._outputs:
                 raise lost_output(self._job, name)
             raise lost_input(self._job, name)
 

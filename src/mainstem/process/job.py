@@ -12,6 +12,7 @@ import threading
 import uuid
 from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,9 @@ from mainstem.client.progress import Marker, NextOffsets, Reads
 from mainstem.core import SystemClock
 from mainstem.core.files import sync_directory, write_atomically
 from mainstem.core.logging import get_logger
-from mainstem.process.analysis import Analysis, call, milliseconds
+from mainstem.process.analysis import Analysis, milliseconds
+from mainstem.process.books import StreamBooks
+from mainstem.process.calling import call
 from mainstem.process.declare import Job
 from mainstem.process.diagnosis import JobFailed, JobRefused, check_damage, check_shape, failed, java_text
 from mainstem.process.frozen import Version
@@ -37,27 +40,19 @@ from mainstem.process.heartbeats import (
     inputs_covered,
 )
 from mainstem.process.identity import SameTopics
+from mainstem.process.late import Late
 from mainstem.process.offsets import read_plan
+from mainstem.process.outputs import JobOutput, Quarantine, records
 from mainstem.process.planting import Stand, next_step, plant, stand_of
 from mainstem.process.project import Input, JobConfig
-from mainstem.process.reading import (
-    POSITION,
-    BooksMissing,
-    count_late,
-    observed,
-    query_metrics,
-    range_of,
-    reads_of,
-    stream_of,
-    typed_rows,
-    with_late,
-)
+from mainstem.process.reading import BooksMissing, query_metrics, reads_of, stream_of, typed_rows
 from mainstem.process.session import job_session
 from mainstem.process.sink import BatchSink, JobIdentity, OutputTopic, SinkRefused
 from mainstem.process.sink_checkpoint import INJECTION_SOURCE, Checkpoint
 from mainstem.process.tables import PinnedTable, TableReader
 from mainstem.process.versions import Fixed
-from mainstem.registry.spark import SchemaSource, TopicSchema, encode_values, unknown_id, with_id
+from mainstem.registry.client import Registry
+from mainstem.registry.spark import TopicSchema, unknown_id, with_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -80,8 +75,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     fixed: Fixed
     schemas: dict[str, TopicSchema]  # by parameter
     analysis: Analysis
-    output_schema: str
-    output_partitions: int
+    outputs: tuple[JobOutput, ...]  # one for each result
     partitions: dict[str, int]  # of the input topics, by topic
     version: Version  # the frozen code
     home: Path  # of checkpoint and `job.json`
@@ -111,11 +105,10 @@ class RunningJob:
     """The query of one version of a job. `start`, then `check` and `beat` now and then from one thread, then `stop`."""
 
     def __init__(
-        self, spec: JobSpec, spark: "SparkSession", connection: Connection, registry: SchemaSource, follower: Follower
+        self, spec: JobSpec, spark: "SparkSession", connection: Connection, registry: Registry, follower: Follower
     ) -> None:
         self.spec = spec
         self.processed: NextOffsets = {}
-        self.late = 0
         self._connection = connection
         self._registry = registry
         self._follower = follower
@@ -131,8 +124,11 @@ class RunningJob:
             spec.name,
             streams=[each.topic for each in spec.streams],
             tables=[each.topic for each in spec.inputs if each.kind == "changelog"],
-            output=spec.fixed.output,
+            outputs=[each.topic for each in spec.outputs],
         )
+        self._quarantine = Quarantine(connection, registry, spec.job, spec.config.version, spec.fixed.output)
+        late = Late(self._time_of() or "", spec.analysis.windows) if spec.analysis.stateful else None
+        self._books = StreamBooks(spec.name, connection, spec.streams, spec.partitions, self._quarantine, late)
         self._marker: Marker | None = None  # of the last commit when the query started
         self._committed = -1  # the last batch that the log had when the query started
         self._attempts = 0
@@ -143,6 +139,11 @@ class RunningJob:
         self._rules: StatefulRules | StatelessRules = StatelessRules()
         if spec.analysis.stateful:
             self._rules = StatefulRules(self._delay, spec.analysis.horizon)
+
+    @property
+    def late(self) -> int:
+        """Rows that came too late for its windows, since it was started."""
+        return self._books.late_rows
 
     # -- the query
 
@@ -165,7 +166,10 @@ class RunningJob:
             if each.kind == "changelog"
         }
         identity = JobIdentity(spec.name, spec.config.version, str(spec.checkpoint))
-        outputs = [OutputTopic(spec.fixed.output, spec.output_partitions)]
+        outputs = [OutputTopic(each.topic, each.partitions) for each in spec.outputs]
+        if spec.analysis.rejects:
+            self._quarantine.ensure()
+            outputs.append(self._quarantine.output)
         timeout_ms = spec.config.transaction_timeout_seconds * 1000
         self._sink = BatchSink(identity, self._connection, outputs, transaction_timeout_ms=timeout_ms)
         marker = self._sink.open(session)
@@ -292,9 +296,10 @@ class RunningJob:
     # -- rows in
 
     def _rows(self, session: "SparkSession", each: Input) -> "DataFrame":
-        raw = stream_of(session, self._connection, each.topic, each.parameter, self.spec.config.max_offsets_per_trigger)
-        partitions = self.spec.partitions[each.topic]
-        return typed_rows(raw, self._schemas[each.parameter], partitions, self._time_of(), each.parameter)
+        most, record = self.spec.config.max_offsets_per_trigger, self.spec.analysis.needs_record
+        raw = stream_of(session, self._connection, each.topic, each.parameter, most, headers=record)
+        schema, partitions = self._schemas[each.parameter], self.spec.partitions[each.topic]
+        return typed_rows(raw, schema, partitions, self._time_of(), each.parameter, record=record)
 
     def _time_of(self) -> str | None:
         """The column that can make a row late."""
@@ -322,7 +327,8 @@ class RunningJob:
             )
             for each in self.spec.streams
         }
-        return call(self.spec.job, frames, self.spec.version.directory)
+        (result,) = call(self.spec.job, frames, self.spec.version.directory)
+        return result
 
     def _heartbeats(self, session: "SparkSession", column: str) -> "DataFrame":
         """What `_inject` has written, as rows of an event time."""
@@ -359,16 +365,16 @@ class RunningJob:
             return found
 
         try:
-            output = rows if spec.analysis.stateful else self._apply(rows)
+            results = (rows,) if spec.analysis.stateful else self._apply(rows)
             start = before.ends if number > 0 else None
             result = sink.write(
-                self._records(output),
+                records(spec.job, results, spec.outputs, self._quarantine, SystemClock().now_ms()),
                 number,
                 plan.ends,
                 tables,
                 start_offsets=start,
                 reads=read,
-                topics=self._topics.kept,
+                topics=lambda: self._topics.kept | self._quarantine.kept,
                 event_time=plan.watermark + self._delay if plan.watermark else 0,
             )
         finally:
@@ -384,8 +390,8 @@ class RunningJob:
             table.move()
         return {table.schema.topic: table.position for table in self._tables.values()}
 
-    def _apply(self, rows: "DataFrame") -> "DataFrame":
-        """The function's result on the rows of this batch and the tables at their pinned positions."""
+    def _apply(self, rows: "DataFrame") -> "tuple[DataFrame, ...]":
+        """The function's results on the rows of this batch and the tables at their pinned positions."""
         from pyspark.sql import functions as F
 
         frames: dict[str, DataFrame] = {}
@@ -397,39 +403,14 @@ class RunningJob:
                 frames[each.parameter] = self._tables[each.parameter].frame(rows.sparkSession)
         return call(self.spec.job, frames, self.spec.version.directory)
 
-    def _records(self, rows: "DataFrame") -> "DataFrame":
-        """Rows as the sink takes them."""
-        from pyspark.sql import functions as F
-
-        spec = self.spec
-        keep = {"topic": F.lit(spec.fixed.output)}
-        if POSITION in rows.columns:
-            keep |= {"_partition": F.col(f"{POSITION}.partition"), "_offset": F.col(f"{POSITION}.offset")}
-        records = encode_values(rows, spec.fixed.output_schema, spec.output_schema, key=spec.job.key, keep=keep)
-        if spec.job.kind == "changelog":
-            message = f"{spec.job.location}: job {spec.name}: a row of a table has no key ({', '.join(spec.job.key)})"
-            records = records.withColumn("key", F.coalesce("key", F.raise_error(F.lit(message)).cast("binary")))
-        return records
-
     # -- books and news
 
     def _read(
         self, rows: "DataFrame", start: Mapping[str, NextOffsets], end: Mapping[str, NextOffsets], watermark: int
     ) -> Reads:
-        """The books of what this batch read: exactly, also what came behind the watermark."""
-        reads: Reads = {}
-        for each in self.spec.streams:
-            before = start.get(each.topic, {}).get(each.topic, {})
-            after = end.get(each.topic, {}).get(each.topic, {})
-            seen = observed(self._counted(rows, each.parameter), self.spec.partitions[each.topic])
-            column = self._time_of()
-            if self.spec.analysis.stateful and column and seen.oldest is not None and seen.oldest < watermark:
-                raw = range_of(rows.sparkSession, self._connection, each.topic, before, after)
-                late = count_late(raw, self._schemas[each.parameter], column, watermark)
-                seen = with_late(seen, late)
-                self.late += sum(late.values())
-                log.warning("rows_late", job=self.spec.name, topic=each.topic, rows=sum(late.values()))
-            reads[each.parameter] = {each.topic: reads_of(seen, before, after)}
+        assert self._sink is not None
+        counted = partial(self._counted, rows)
+        reads = self._books.read(counted, rows.sparkSession, self._schemas, start, end, watermark, self._sink)
         for parameter, table in self._tables.items():
             if table.read is not None:
                 reads[parameter] = {table.schema.topic: reads_of(table.read, table.moved_from, table.position)}
@@ -437,7 +418,7 @@ class RunningJob:
         return reads
 
     def _counted(self, rows: "DataFrame", name: str) -> dict[str, Any]:
-        """What was counted while the rows were used; if the job had no use for them, they are read now."""
+        """What was counted while the rows were used; if a job without state had no use for them, they are read now."""
         try:
             return query_metrics(self._query, name)
         except BooksMissing:
@@ -493,11 +474,11 @@ class RunningJob:
         return datetime.fromisoformat(progress["timestamp"]).timestamp() if progress else 0.0
 
     def _state(self, step: State) -> None:
-        topic = self.spec.fixed.output
-        statement = statement_about(self._connection, topic, step.event_time, end=step.end)
-        if self._follower.statement(topic) != statement:
-            write_heartbeats(self._connection, [statement])
-            log.info("output_idle", job=self.spec.name, topic=topic, end=step.end)
+        for topic in self.spec.fixed.outputs:
+            statement = statement_about(self._connection, topic, step.event_time, end=step.end)
+            if self._follower.statement(topic) != statement:
+                write_heartbeats(self._connection, [statement])
+                log.info("output_idle", job=self.spec.name, topic=topic, end=step.end)
 
     def _windows(self) -> tuple[int | None, int]:
         """The watermark of the last finished batch (ms since 1970), and the rows of state that it left; None before the

@@ -10,14 +10,26 @@ import msgspec
 from mainstem.client.internal import job_key
 from mainstem.client.topics import TopicDescription
 from mainstem.core import UserError
-from mainstem.process.analysis import analyse
+from mainstem.process.analysis import Analysis, analyse, recall
 from mainstem.process.another_version import instead_of_retired
 from mainstem.process.frozen import code_hash
-from mainstem.process.project import Project, TopicSpec
+from mainstem.process.project import JobConfig, Project, TopicSpec
 from mainstem.process.run import input_type, nobody_writes
 from mainstem.process.session import job_session
 from mainstem.process.topics import read_schema
-from mainstem.process.versions import edited, is_retired, left_over, output_topic, read_fixed, with_versions, writer_of
+from mainstem.process.upgrade import MEANING, Upgrade, upgrade
+from mainstem.process.versions import (
+    Edited,
+    edited,
+    is_retired,
+    left_over,
+    live_versions,
+    newest,
+    output_topic,
+    read_fixed,
+    with_versions,
+    writer_of,
+)
 from mainstem.registry.spark import SchemaSource, TopicSchema, avro_schema, subject_of, topic_schema
 
 if TYPE_CHECKING:
@@ -56,7 +68,7 @@ class PlannedJob(msgspec.Struct, frozen=True):
     inputs: dict[str, str]  # parameter -> topic
     tables: list[str]  # those of the inputs that are pinned
     output: str
-    columns: list[Column] | None
+    columns: list[Column] | None  # of the first
     key: list[str]
     event_time: str | None
     watermark: str | None
@@ -64,6 +76,9 @@ class PlannedJob(msgspec.Struct, frozen=True):
     determinism: str | None
     reason: str
     keeps_order: bool | None
+    also: list[str] = []  # further topics that it writes
+    slices: bool | None = None  # slices of it are together what it makes when it runs by itself
+    change: str | None = None  # of what kind the edit is since the version that runs (`upgrade.Upgrade`)
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -100,16 +115,19 @@ def plan(
         BadSetting: a schema file is wrong.
     """
     sha = code_hash(project.directory)
-    goes_on: dict[str, str] = {}
+    others: dict[str, Edited] = {}
     if data is not None:
-        others = edited(project, data, sha)
-        goes_on = {each.job: str(each) for each in others if not is_retired(data, each.job, each.version)}
+        found = edited(project, data, sha)
+        others = {each.job: each for each in found if not is_retired(data, each.job, each.version)}
     beside = [str(each) for each in left_over(project, data)] if data is not None else []
     project = with_versions(project, data)
     schemas = _known_schemas(project, registry)
-    jobs = [_job(project, name, spark, schemas) for name in project.order]
+    jobs = [_job(project, name, spark, schemas, data) for name in project.order]
+    kinds = {job.name: job.change for job in jobs}
+    goes_on = {name: _told(each, kinds[name]) for name, each in others.items()}
     if registry is not None:  # what the frozen code writes, and not the edited one
-        schemas |= _registered(registry, [job.output for job in jobs if job.name in goes_on])
+        written = [topic for job in jobs if job.name in goes_on for topic in (job.output, *job.also)]
+        schemas |= _registered(registry, written)
     planned = [
         _topic(project, spec, name, spark, schemas, topics)
         for spec in project.topics.values()
@@ -119,9 +137,17 @@ def plan(
     return Plan(project.name, sha, planned, jobs, changes, complete=topics is not None)
 
 
+def _told(edited: Edited, kind: str | None) -> str:
+    return f"{edited}" if kind is None else f"{edited}; of the edit: {kind}, {MEANING[Upgrade(kind)]}"
+
+
 def _outputs(project: Project) -> dict[str, str]:
     """The jobs by the topics that the versions write which the project asks for."""
-    return {output_topic(job.to, project.job_config(name).version): name for name, job in project.jobs.items()}
+    return {
+        output_topic(topic, project.job_config(name).version): name
+        for name, job in project.jobs.items()
+        for topic in job.topics
+    }
 
 
 def _names(
@@ -165,10 +191,12 @@ def _registered(registry: SchemaSource, topics: Iterable[str]) -> dict[str, Topi
     return found
 
 
-def _job(project: Project, name: str, spark: "SparkSession", schemas: dict[str, TopicSchema]) -> PlannedJob:
+def _job(
+    project: Project, name: str, spark: "SparkSession", schemas: dict[str, TopicSchema], data: Path | None
+) -> PlannedJob:
     """Analyse a job, and enter the schema of its output for those who read it."""
     job, inputs, config = project.jobs[name], project.inputs[name], project.job_config(name)
-    output = output_topic(job.to, config.version)
+    outputs = [output_topic(topic, config.version) for topic in job.topics]
     unknown = [each.topic for each in inputs if each.topic not in schemas]
     known: dict[str, Any] = {"columns": None, "event_time": job.event_time, "state": None, "determinism": None,
                              "reason": f"{', '.join(unknown)}: no schema yet", "keeps_order": None}  # fmt: skip
@@ -177,12 +205,16 @@ def _job(project: Project, name: str, spark: "SparkSession", schemas: dict[str, 
         types = {each.parameter: input_type(session, each, schemas[each.topic]) for each in inputs}
         event_times = {each.parameter: project.topics[each.topic].event_time for each in inputs}
         found = analyse(session, job, inputs, types, event_times, project.directory)
-        required = job.key if job.kind == "changelog" else ()
-        schema = avro_schema(found.output, output, required=required)
-        schemas[output] = TopicSchema(output, schema, 0, {})
-        schemas.setdefault(job.to, TopicSchema(job.to, schema, 0, {}))  # a guess, where version 1 cannot be asked for
+        for output, each, result in zip(outputs, job.outputs, found.results, strict=True):
+            required = each.key if each.kind == "changelog" else ()
+            schema = avro_schema(result.columns, output, required=required)
+            schemas[output] = TopicSchema(output, schema, 0, {})
+            schemas.setdefault(
+                each.topic, TopicSchema(each.topic, schema, 0, {})
+            )  # a guess, where version 1 is not there
         known = {"columns": _columns(found.output), "event_time": found.event_time, "state": found.stateful,
-                 "determinism": found.determinism.value, "reason": found.reason, "keeps_order": found.keeps_order}  # fmt: skip
+                 "determinism": found.determinism.value, "reason": found.reason, "keeps_order": found.keeps_order,
+                 "slices": found.stateful is None, "change": _change(found, data, name, config)}  # fmt: skip
     watermark = f"{job.watermark.column}, {job.watermark.delay}" if job.watermark else None
     return PlannedJob(
         name=name,
@@ -191,11 +223,24 @@ def _job(project: Project, name: str, spark: "SparkSession", schemas: dict[str, 
         place=str(job.location),
         inputs={each.parameter: each.topic for each in inputs},
         tables=[each.topic for each in inputs if each.kind == "changelog"],
-        output=output,
+        output=outputs[0],
+        also=outputs[1:],
         key=list(job.key),
         watermark=watermark,
         **known,
     )
+
+
+def _change(found: Analysis, data: Path | None, name: str, config: JobConfig) -> str | None:
+    """Of which kind the edit of a job is, since its version was started, or the newest of those before; None where
+    there is none, or nobody knows what it meant.
+    """
+    lives = {each.version: each for each in live_versions(data) if each.job == name} if data is not None else {}
+    fixed = lives.get(config.version) or lives.get(newest(lives) or "")
+    before = recall(fixed.analysis, config.spark) if fixed is not None else None
+    if before is None or before.shape is None or found.shape is None:
+        return None
+    return upgrade(before.shape, found.shape).value
 
 
 def _topic(
@@ -267,19 +312,24 @@ def _job_changes(
 ) -> list[str]:
     """Of a job that does not go on with code of before."""
     version = project.job_config(name).version
-    output = output_topic(project.jobs[name].to, version)
+    outputs = [output_topic(topic, version) for topic in project.jobs[name].topics]
+    others = {} if data is None else {output: writer_of(data, output) for output in outputs}
     changes = []
     fixed = read_fixed(data / "jobs" / job_key(name, version)) if data is not None else None
     if data is not None and is_retired(data, name, version):
         changes.append(f"REFUSED: job {name}@{version} was retired; {instead_of_retired(name)}")
-    elif data is not None and fixed is None and (other := writer_of(data, output)) is not None:
-        changes.append(
+    elif fixed is None and any(others.values()):
+        changes += [
             f"REFUSED: job {name}@{version} writes topic {output}, as job {other.job}@{other.version} does; "
             f"`mainstem job retire {other.job} {other.version}` stops that one for good"
-        )
+            for output, other in others.items()
+            if other is not None
+        ]
+    elif project.job_config(name).on_demand:
+        changes.append(f"job {name}@{version} runs on demand: `mainstem job run {name} --from TIME --to TIME`")
     elif fixed is None:
         changes.append(f"start job {name}@{version} from the beginning of its inputs")
-    return changes + _schema_change(output, schemas.get(output), registry)
+    return changes + [line for each in outputs for line in _schema_change(each, schemas.get(each), registry)]
 
 
 def _unwritten(project: Project, name: str, data: Path) -> list[str]:

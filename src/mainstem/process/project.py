@@ -38,7 +38,7 @@ from mainstem.core.config import (
     read_toml,
     settings_from,
 )
-from mainstem.process.declare import BadDeclaration, Job, Kind, Location, Topic, collecting
+from mainstem.process.declare import BadDeclaration, Job, Kind, Location, Output, Topic, collecting
 from mainstem.process.imports import (
     TAKEN,
     forget_imports,
@@ -48,6 +48,8 @@ from mainstem.process.imports import (
     places_of,
     stop_importing,
 )
+
+ON_DEMAND = "on demand"
 
 
 class ProjectConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -93,7 +95,8 @@ class JobConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of `[jobs.<name>]`, a job of the code.
 
     Attributes:
-        every: how often the job looks for new records.
+        every: how often the job looks for new records; "on demand": it does not, and `mainstem job run` runs it over
+            slices.
         version: another name builds the job anew, beside the old one; empty: those that were started go on, and where
             there is none, version 1 starts.
         max_offsets_per_trigger: most records of one batch, and with it of its transaction.
@@ -109,8 +112,13 @@ class JobConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state_partitions: Annotated[int, Meta(ge=1)] = 4
     spark: dict[str, str] = {}
 
+    @property
+    def on_demand(self) -> bool:
+        return self.every == ON_DEMAND
+
     def __post_init__(self) -> None:
-        check_interval(self.every)
+        if not self.on_demand:
+            check_interval(self.every)
         if self.version and not is_topic_name(self.version):  # a part of the output's name, and of a directory's
             raise ValueError(f"expected letters, digits, '.', '_' and '-' in a version, found {self.version!r}")
 
@@ -190,17 +198,17 @@ def load_project(
     files = [_file(directory, name, where) for name in names]
     with collecting() as declared:
         modules = _import(directory, files, places or places_of(directory))
-    topics = _topics_by_variable(modules, declared.topics)
     jobs = _jobs_by_name(declared.jobs)
-    inputs = {name: _inputs(job, topics, jobs) for name, job in jobs.items()}
-    _check_outputs(jobs, topics)
+    topics = _topics_by_variable(modules, declared.topics, jobs)
+    writers = _writers(jobs, topics)
+    inputs = {name: _inputs(job, topics, jobs, writers) for name, job in jobs.items()}
     _check_settings(settings, jobs, where)
     return Project(
         name=settings.project.name or directory.name,
         directory=directory,
         jobs=jobs,
         inputs=inputs,
-        topics=_specs(directory, settings, topics, jobs, inputs, where),
+        topics=_specs(directory, settings, topics, jobs, inputs, writers, where),
         job_configs=settings.jobs,
         order=_order(jobs, inputs),
         modules=tuple(modules),
@@ -352,7 +360,9 @@ def _place_of(error: BaseException, directory: Path, path: Path) -> Location:
     return place
 
 
-def _topics_by_variable(modules: Sequence[ModuleType], declared: Sequence[Topic]) -> dict[str, Topic]:
+def _topics_by_variable(
+    modules: Sequence[ModuleType], declared: Sequence[Topic], jobs: Mapping[str, Job]
+) -> dict[str, Topic]:
     """Declared topics by the name of the variable that holds them, in any module of the project."""
     ids = {id(topic): topic for topic in declared}
     by_variable: dict[str, Topic] = {}
@@ -362,7 +372,7 @@ def _topics_by_variable(modules: Sequence[ModuleType], declared: Sequence[Topic]
                 other = by_variable.setdefault(variable, value)
                 if other != value:
                     raise BadDeclaration(value.location, f"{variable} is already a topic, declared at {other.location}")
-    held = {id(topic) for topic in by_variable.values()}
+    held = {id(topic) for topic in [*by_variable.values(), *(each for job in jobs.values() for each in job.also)]}
     for topic in declared:
         if id(topic) not in held:
             raise BadDeclaration(
@@ -382,7 +392,9 @@ def _jobs_by_name(declared: Sequence[Job]) -> dict[str, Job]:
     return jobs
 
 
-def _inputs(job: Job, topics: Mapping[str, Topic], jobs: Mapping[str, Job]) -> tuple[Input, ...]:
+def _inputs(
+    job: Job, topics: Mapping[str, Topic], jobs: Mapping[str, Job], writers: Mapping[str, str]
+) -> tuple[Input, ...]:
     inputs = []
     for parameter in job.parameters:
         if parameter in topics and parameter in jobs:
@@ -391,7 +403,7 @@ def _inputs(job: Job, topics: Mapping[str, Topic], jobs: Mapping[str, Job]) -> t
             )
         if parameter in topics:
             declared = topics[parameter]
-            inputs.append(Input(parameter, declared.name, declared.kind, None))
+            inputs.append(Input(parameter, declared.name, declared.kind, writers.get(declared.name)))
         elif parameter in jobs:
             inputs.append(Input(parameter, jobs[parameter].to, jobs[parameter].kind, parameter))
         else:
@@ -414,22 +426,29 @@ def _inputs(job: Job, topics: Mapping[str, Topic], jobs: Mapping[str, Job]) -> t
     return tuple(inputs)
 
 
-def _check_outputs(jobs: Mapping[str, Job], topics: Mapping[str, Topic]) -> None:
+def _writers(jobs: Mapping[str, Job], topics: Mapping[str, Topic]) -> dict[str, str]:
+    """The job that writes a topic, by the topic's name.
+
+    Raises:
+        BadDeclaration: a topic has two, or is declared as one that nobody of the project writes.
+    """
     declared = {topic.name: topic for topic in topics.values()}
-    writers: dict[str, Job] = {}
+    writers: dict[str, str] = {}
     for job in jobs.values():
-        if job.to in writers:
-            other = writers[job.to]
-            raise BadDeclaration(
-                job.location, f"{job.name} writes to {job.to}, as {other.name} does ({other.location})"
-            )
+        for name in job.topics:
+            if name in writers:
+                other = jobs[writers[name]]
+                raise BadDeclaration(
+                    job.location, f"{job.name} writes to {name}, as {other.name} does ({other.location})"
+                )
+            writers[name] = job.name
         if job.to in declared:
             raise BadDeclaration(
                 job.location,
                 f"{job.name} writes to {job.to}, which is declared as an input at {declared[job.to].location}",
                 hint=f"read it by naming a parameter {job.name!r}",
             )
-        writers[job.to] = job
+    return writers
 
 
 def _check_settings(settings: _Settings, jobs: Mapping[str, Job], where: Path) -> None:
@@ -471,21 +490,20 @@ def _specs(
     topics: Mapping[str, Topic],
     jobs: Mapping[str, Job],
     inputs: Mapping[str, tuple[Input, ...]],
+    writers: Mapping[str, str],
     where: Path,
 ) -> dict[str, TopicSpec]:
     """Every topic that the code or the settings name, with what both say of it."""
-    specs: dict[str, TopicSpec] = {}
-    declared = {topic.name: topic for topic in topics.values()}
-    for name, config in settings.topics.items():
-        topic = declared.pop(name, None)
-        producer = next((job.name for job in jobs.values() if job.to == name), None)
-        if producer is None:
-            specs[name] = _spec(directory, name, config, topic, where)
-    for name, topic in declared.items():
-        specs[name] = _spec(directory, name, TopicConfig(), topic, where)
-    for job_name in _order(jobs, inputs):
-        job = jobs[job_name]
-        specs[job.to] = _output_spec(job, settings.topics.get(job.to, TopicConfig()), inputs[job_name], specs, where)
+    declared = {topic.name: topic for topic in topics.values() if topic.name not in writers}
+    specs = {
+        name: _spec(directory, name, settings.topics.get(name, TopicConfig()), declared.get(name), where)
+        for name in dict.fromkeys((*settings.topics, *declared))
+        if name not in writers
+    }
+    for job in (jobs[name] for name in _order(jobs, inputs)):
+        for output in job.outputs:
+            config = settings.topics.get(output.topic, TopicConfig())
+            specs[output.topic] = _output_spec(job, output, config, inputs[job.name], specs, where)
     return specs
 
 
@@ -511,17 +529,22 @@ def _spec(directory: Path, name: str, config: TopicConfig, topic: Topic | None, 
 
 
 def _output_spec(
-    job: Job, config: TopicConfig, inputs: Sequence[Input], specs: Mapping[str, TopicSpec], where: Path
+    job: Job,
+    output: Output,
+    config: TopicConfig,
+    inputs: Sequence[Input],
+    specs: Mapping[str, TopicSpec],
+    where: Path,
 ) -> TopicSpec:
-    table = f"{where}: [topics.{job.to}]"
+    table = f"{where}: [topics.{output.topic}]"
     first = next(each for each in inputs if each.kind == "stream")
     if config.schema is not None:
         raise BadSetting(f"{table}: schema: job {job.name} gives this topic its schema")
     return TopicSpec(
-        name=job.to,
-        kind=_agreed(table, "kind", config.kind, job.kind) or job.kind,
-        key=_agreed(table, "key", config.key_columns, job.key) or (),
-        event_time=_agreed(table, "event_time", config.event_time, job.event_time),
+        name=output.topic,
+        kind=_agreed(table, "kind", config.kind, output.kind) or output.kind,
+        key=_agreed(table, "key", config.key_columns, output.key) or (),
+        event_time=_agreed(table, "event_time", config.event_time, output.event_time),
         schema_file=None,
         partitions=config.partitions or specs[first.topic].partitions,
         config=config.config,

@@ -22,6 +22,18 @@ if TYPE_CHECKING:
 POSITION = "_position"
 """The struct column that every input row has beside its own: partition int, offset long, timestamp timestamp."""
 
+RECORD = "_record"
+"""The struct column with the record as it came; jobs whose functions do not use it do without."""
+RECORD_TYPE = f"{RECORD} struct<topic:string,key:binary,value:binary,headers:array<struct<key:string,value:binary>>>"
+REJECTED = "_rejected"
+"""The column of a result that says why a row is rejected; null: it is not."""
+HEADERS = "_headers"
+"""The column of a result with the headers that its record is to have."""
+ERROR, REASON = "_error", "_reason"
+"""The columns of a record that is kept out: a code for programs, and a line for people."""
+OWN = frozenset({POSITION, RECORD, REJECTED, HEADERS})
+"""Columns of a result that are none of its record's."""
+
 _LOW = 0xFFFFFFFF
 
 
@@ -41,35 +53,45 @@ def kafka_options(connection: Connection) -> dict[str, str]:
     return connection.spark() | {"kafka.isolation.level": "read_committed", "failOnDataLoss": "true"}
 
 
-def stream_of(spark: "SparkSession", connection: Connection, topic: str, source: str, max_offsets: int) -> "DataFrame":
+def stream_of(
+    spark: "SparkSession", connection: Connection, topic: str, source: str, max_offsets: int, *, headers: bool = False
+) -> "DataFrame":
     """The raw records of `topic` from its beginning, as the source named `source` of a query."""
-    reader = (
-        spark.readStream.name(source).format("kafka").options(**kafka_options(connection)).option("subscribe", topic)
-    )
-    return reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", str(max_offsets)).load()
+    options = kafka_options(connection) | {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(max_offsets)}
+    reader = spark.readStream.name(source).format("kafka").options(**options)
+    return reader.option("includeHeaders", headers).option("subscribe", topic).load()
 
 
 def range_of(
-    spark: "SparkSession", connection: Connection, topic: str, start: Mapping[int, int], end: Mapping[int, int]
+    spark: "SparkSession",
+    connection: Connection,
+    topic: str,
+    start: Mapping[int, int],
+    end: Mapping[int, int],
+    *,
+    headers: bool = False,
 ) -> "DataFrame":
     """The raw records of `topic` from `start` (included; what is missing starts at the earliest) to `end` (not)."""
     first = {str(partition): start.get(partition, -2) for partition in end}
     reader = spark.read.format("kafka").options(**kafka_options(connection)).option("subscribe", topic)
-    reader = reader.option("startingOffsets", json.dumps({topic: first}))
+    reader = reader.option("startingOffsets", json.dumps({topic: first})).option("includeHeaders", headers)
     return reader.option("endingOffsets", json.dumps({topic: {str(p): offset for p, offset in end.items()}})).load()
 
 
 def typed_rows(
-    raw: "DataFrame", schema: TopicSchema, partitions: int, event_time: str | None, name: str
+    raw: "DataFrame", schema: TopicSchema, partitions: int, event_time: str | None, name: str, *, record: bool = False
 ) -> "DataFrame":
-    """Rows of `raw` with the reader's columns and `_position`; the books are observed under `name` on the way."""
+    """Rows of `raw` with the reader's columns and `_position`, with `record` also `_record`, for which `raw` has
+    headers; the books are observed under `name` on the way.
+    """
     from pyspark.sql import functions as F
 
     decoded = decode_values(raw, schema)
     time = F.when(F.col(STATUS) == DECODED, F.col(f"{ROW}.`{event_time}`")) if event_time else None
     observed = decoded.observe(name, *_metrics(partitions, time))
     position = F.struct(F.col("partition"), F.col("offset"), F.col("timestamp")).alias(POSITION)
-    return observed.filter(F.col(STATUS) == DECODED).select(f"{ROW}.*", position)
+    ours = [position, F.struct("topic", "key", "value", "headers").alias(RECORD)] if record else [position]
+    return observed.filter(F.col(STATUS) == DECODED).select(f"{ROW}.*", *ours)
 
 
 def _metrics(partitions: int, time: "Column | None") -> "list[Column]":
@@ -122,15 +144,6 @@ def observed(metrics: Mapping[str, Any], partitions: int) -> Observed:
 _COUNTED = ("records", "tombstones", "quarantined", "timeless", "high", "low")
 
 
-def count_late(raw: "DataFrame", schema: TopicSchema, event_time: str, watermark: int) -> dict[int, int]:
-    """Rows of `raw` per partition whose event time lies before `watermark` (ms since 1970)."""
-    from pyspark.sql import functions as F
-
-    time = F.unix_millis(F.col(f"{ROW}.`{event_time}`"))
-    late = decode_values(raw, schema).filter((F.col(STATUS) == DECODED) & (time < watermark))
-    return {row["partition"]: row["count"] for row in late.groupBy("partition").count().collect()}
-
-
 def with_late(seen: Observed, late: Mapping[int, int]) -> Observed:
     """The books with `late` rows taken out of the rows."""
     partitions = {
@@ -161,7 +174,17 @@ def query_metrics(query: Any, name: str) -> dict[str, Any]:
     Raises:
         BooksMissing: nothing was counted.
     """
-    execution = query._jsq.streamingQuery().lastExecution() if hasattr(query, "_jsq") else query.lastExecution()
+    return metrics_of(
+        query._jsq.streamingQuery().lastExecution() if hasattr(query, "_jsq") else query.lastExecution(), name
+    )
+
+
+def metrics_of(execution: Any, name: str) -> dict[str, Any]:
+    """What `observe(name)` counted in what an execution of Spark has run.
+
+    Raises:
+        BooksMissing: nothing was counted.
+    """
     found = execution.observedMetrics().get(name)
     if found.isEmpty():
         raise BooksMissing(f"no counts of {name} in this batch")

@@ -38,6 +38,7 @@ from mainstem.process.identity import lost_input, lost_output, used_topics
 from mainstem.process.installed import write_lock
 from mainstem.process.job import JobSpec, RunningJob
 from mainstem.process.landing import Lander
+from mainstem.process.outputs import JobOutput
 from mainstem.process.project import Input, JobConfig, Project
 from mainstem.process.retries import Retries
 from mainstem.process.session import job_session
@@ -168,6 +169,34 @@ class JobDriver:
         self._create_declared()
         self.waiting = dict.fromkeys(self._configs, "")
         self._start_waiting(first=True)
+
+    def bind(self, name: str) -> JobSpec:
+        """Bind a version that runs slice by slice to this code, without running it; its outputs and their schemas exist
+        on return, and the catalog knows of them.
+
+        Raises:
+            InputMissing, BadDeclaration, BadSetting, OutputTaken, TopicLost: it cannot run.
+        """
+        for module in self._project.modules:
+            _ship(module)
+        ensure_internal_topics(self._connection)
+        self._create_declared()
+        name, config = next(each for each in self._configs.values() if each[0] == name)
+        spec = self._prepare(name, config)
+        if not self._is_fixed(spec.key):
+            for output in spec.fixed.outputs:
+                self._check_output(spec.key, output, exists=False)
+            fixed = msgspec.structs.replace(spec.fixed, sliced=True)
+            write_lock(spec.home)
+            write_fixed(spec.home, fixed)
+            spec = msgspec.structs.replace(spec, fixed=fixed)
+        elif not spec.fixed.sliced:
+            raise UserError(
+                f"job {spec.key} runs by itself: what it has read it would read again",
+                hint="--version names another version, which has an output of its own",
+            )
+        announce(self._connection, self._data, [spec])
+        return spec
 
     def take_on(self, jobs: Sequence[tuple[str, str]]) -> None:
         """Run these versions too: `step` starts them. The others go on meanwhile."""
@@ -317,11 +346,13 @@ class JobDriver:
         home = self._data / "jobs" / job_key(name, config.version)
         fixed = read_fixed(home)
         _check_fixed(fixed, config, self._version, name)
-        output = output_topic(job.to, config.version)
+        outputs = {output_topic(each, config.version): each for each in job.topics}
         if fixed is None:
-            self._check_output(job_key(name, config.version), output, exists=output in topics)
+            for output in outputs:
+                self._check_output(job_key(name, config.version), output, exists=output in topics)
         else:
-            self._check_lost(fixed, {output, *(each.topic for each in inputs if each.kind == "stream")} - topics.keys())
+            streams = {each.topic for each in inputs if each.kind == "stream"}
+            self._check_lost(fixed, (outputs.keys() | streams) - topics.keys())
         for each in inputs:
             missing = (
                 nobody_writes(each, self._project, self._settings, self._data) if each.topic not in topics else None
@@ -333,7 +364,10 @@ class JobDriver:
         analysis = self._analysis(name, config, schemas, fixed)
         # Before anything is fixed: what the log refuses here is mended in the settings, and they are part of the code.
         origin = Path(self._version.manifest.origin)
-        created = create_topic(connection, project.topics[job.to], origin, output)
+        created = {
+            output: create_topic(connection, project.topics[declared], origin, output)
+            for output, declared in outputs.items()
+        }
         if fixed is None:
             fixed = self._fix(name, config, schemas, analysis)
         return JobSpec(
@@ -343,8 +377,17 @@ class JobDriver:
             fixed=fixed,
             schemas=schemas,
             analysis=analysis,
-            output_schema=self._registry.schema(fixed.output_schema),
-            output_partitions=created.partitions,
+            outputs=tuple(
+                JobOutput(
+                    declared=declared,
+                    topic=output,
+                    kind=project.topics[declared.topic].kind,
+                    partitions=created[output].partitions,
+                    schema_id=schema_id,
+                    schema=self._registry.schema(schema_id),
+                )
+                for declared, (output, schema_id) in zip(job.outputs, fixed.outputs.items(), strict=True)
+            ),
             partitions={each.topic: topics[each.topic].partitions for each in inputs},
             version=self._version,
             home=home,
@@ -356,7 +399,8 @@ class JobDriver:
         """
         try:
             if not self._is_fixed(spec.key):
-                self._check_output(spec.key, spec.fixed.output, exists=False)
+                for output in spec.fixed.outputs:
+                    self._check_output(spec.key, output, exists=False)
                 write_lock(spec.home)
                 write_fixed(spec.home, spec.fixed)
         except Exception as error:
@@ -368,9 +412,7 @@ class JobDriver:
         """The same, once the catalog knows of them; none where it cannot be told: all are tried again."""
         try:
             if specs:
-                announce(
-                    self._connection, self._data, [(spec, self._project.topics[spec.job.to].kind) for spec in specs]
-                )
+                announce(self._connection, self._data, specs)
         except Exception as error:
             for spec in specs:
                 self._fail(spec.key, error)
@@ -403,8 +445,8 @@ class JobDriver:
         """
         marker = read_marker(self._connection, fixed.job, fixed.version, decided=True) if missing else None
         lost = missing & used_topics(marker) if marker is not None else set()
-        if fixed.output in lost:
-            raise lost_output(fixed.job, fixed.output)
+        if gone := next((output for output in fixed.outputs if output in lost), None):
+            raise lost_output(fixed.job, gone)
         if lost:
             raise lost_input(fixed.job, min(lost))
 
@@ -422,19 +464,24 @@ class JobDriver:
         return analyse(session, project.jobs[name], inputs, types, event_times, project.directory)
 
     def _fix(self, name: str, config: JobConfig, schemas: Mapping[str, TopicSchema], analysis: Analysis) -> Fixed:
-        """What stays for the life of this version; the schema of its output is registered on return."""
+        """What stays for the life of this version; the schemas of its outputs are registered on return."""
         job = self._project.jobs[name]
-        output = output_topic(job.to, config.version)
-        schema = avro_schema(analysis.output, output, required=job.key if job.kind == "changelog" else ())
+        written = {}
+        for each, result in zip(job.outputs, analysis.results, strict=True):
+            output = output_topic(each.topic, config.version)
+            schema = avro_schema(result.columns, output, required=each.key if each.kind == "changelog" else ())
+            written[output] = self._registry.register(subject_of(output), schema)
+        (output, schema_id), *also = written.items()
         return Fixed(
             job=name,
             version=config.version,
             sha=self._version.sha,
             readers={parameter: each.reader_id for parameter, each in schemas.items()},
             output=output,
-            output_schema=self._registry.register(subject_of(output), schema),
+            output_schema=schema_id,
             state_partitions=config.state_partitions,
             analysis=remember(analysis, config.spark),
+            also=dict(also),
         )
 
     def _is_bound(self, key: str) -> bool:

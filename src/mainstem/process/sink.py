@@ -11,8 +11,9 @@ and it means that all of the job's own work is done, and lies on disk, before th
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -20,8 +21,9 @@ from mainstem.client.connection import Connection
 from mainstem.client.progress import Marker, NextOffsets, Output, Reads
 from mainstem.core import MainstemError, TopicPartition, UserError
 from mainstem.core.logging import get_logger
+from mainstem.process.reading import BooksMissing, metrics_of
 from mainstem.process.session import check_rules, is_local
-from mainstem.process.sink_commit import BatchCommitter, JobIdentity, TaskOutput
+from mainstem.process.sink_commit import BatchCommitter, JobIdentity, TaskOutput, TaskPlan
 from mainstem.process.sink_decision import Decision, SinkRefused
 from mainstem.process.sink_task import OUTPUT_SCHEMA, WriteShare, from_row
 
@@ -68,10 +70,10 @@ class BatchSink:
         self._connection = connection
         self._timeout_ms = transaction_timeout_ms
         self._trace = trace
-        self._partitions = tuple(
-            TopicPartition(output.topic, number) for output in self.outputs for number in range(output.partitions)
-        )
         self._committer: BatchCommitter | None = None
+        self._plan: TaskPlan | None = None  # of the batch that is being written
+        self._written: list[TaskOutput] = []
+        self._ran: list[DataFrame] = []
 
     def open(self, spark: "SparkSession | None" = None) -> Marker | None:
         """Fence older drivers of this version, then read what they committed last. Before the query starts.
@@ -103,21 +105,23 @@ class BatchSink:
         *,
         start_offsets: Mapping[str, NextOffsets] | None = None,
         reads: Callable[[], Reads] = dict,
-        topics: Mapping[str, str] | None = None,
+        topics: Callable[[], Mapping[str, str]] = dict,
         event_time: int = 0,
     ) -> BatchResult:
         """Write a batch once, whatever happens; on return it is durable and visible.
 
         Args:
             batch_df: columns `topic` string, `key` and `value` binary; optional `headers` array<struct<key string,
-                value binary>>; optional `_partition` int and `_offset` long of the input: rows are then written in
-                their order. It is evaluated once.
+                value binary>>; optional `partition` int: where a row goes that has one, whatever its key; optional
+                `_partition` int and `_offset` long of the input: rows are then written in their order. It is
+                evaluated once.
             batch: the number that Spark gives.
             end_offsets: source -> topic -> partition -> next offset after the batch.
             tables: the pinned position of each table that the batch was joined with, for the progress record.
             start_offsets: where the batch starts, if known: then it is checked against the last commit.
-            reads: called once the rows are written: what the batch read, for the audit. What it raises ends the batch.
-            topics: the id of each topic that the job reads or writes.
+            reads: called once the rows are written: what the batch read, for the audit. What it raises ends the batch;
+                it may `add` rows to it.
+            topics: called after `reads`: the id of each topic that the job reads or writes.
             event_time: of the marker: windows that end a delay before it are closed. In ms since 1970.
 
         Raises:
@@ -132,16 +136,17 @@ class BatchSink:
             batch_df.write.format("noop").mode("append").save()  # the state of stateful operators must still advance
             log.info("batch_skipped", job=self._job.job, version=self._job.version, batch=batch)
             return BatchResult(batch, skipped=True)
-        plan = committer.begin()
+        self._plan, self._written, self._ran = committer.begin(), [], []
         try:
-            share = WriteShare(plan, self._partitions)
-            outputs = self._run(self._place(batch_df), share)
-            written = time.monotonic()
-            marker = committer.commit(batch, end_offsets, outputs, tables, reads(), topics, event_time)
+            self.add(batch_df, self.outputs)
+            seen, written = reads(), time.monotonic()
+            marker = committer.commit(batch, end_offsets, self._written, tables, seen, topics(), event_time)
         except BaseException:
             committer.abort()
             raise
-        rows = sum(task.output.count for task in outputs)
+        finally:
+            self._plan, self._ran = None, []
+        rows = sum(task.output.count for task in self._written)
         write_ms, commit_ms = (written - started) * 1000, (time.monotonic() - written) * 1000
         return BatchResult(batch, False, rows, marker.outputs, write_ms, commit_ms)
 
@@ -151,38 +156,62 @@ class BatchSink:
             self._committer.close()
             self._committer = None
 
-    def _run(self, placed: "DataFrame", share: WriteShare) -> list[TaskOutput]:
-        return [from_row(row) for row in placed.mapInArrow(share, OUTPUT_SCHEMA).collect()]
+    def add(self, rows: "DataFrame", outputs: Sequence[OutputTopic]) -> None:
+        """Write rows within the batch that is being written: to partitions that none of its rows has gone to yet.
 
-    def _place(self, rows: "DataFrame") -> "DataFrame":
+        Raises:
+            Any: the batch ends.
+        """
+        assert self._plan is not None, "no batch is being written"
+        partitions = tuple(TopicPartition(each.topic, number) for each in outputs for number in range(each.partitions))
+        placed = self._place(rows, outputs, len(partitions))
+        run = placed.mapInArrow(WriteShare(self._plan, partitions), OUTPUT_SCHEMA)
+        self._written += map(from_row, run.collect())
+        self._ran.append(run)
+
+    def observed(self, name: str) -> dict[str, Any]:
+        """What `observe` has counted under a name while rows of the batch that is being written were used.
+
+        Raises:
+            BooksMissing: nothing.
+        """
+        for run in self._ran:
+            with suppress(BooksMissing):
+                return metrics_of(cast("Any", run)._jdf.queryExecution(), name)
+        raise BooksMissing(f"no counts of {name} in this batch")
+
+    def _place(self, rows: "DataFrame", outputs: Sequence[OutputTopic], partitions: int) -> "DataFrame":
         """Bring the rows of every output partition together in one task, in the order of the input."""
         from pyspark.sql import functions as F
 
         columns = [
-            self._target(rows).alias("_target"),
+            self._target(rows, outputs).alias("_target"),
             F.col("key"),
             F.col("value"),
             F.xxhash64("key", "value").alias("_hash"),
         ]
         columns += [F.col("headers")] if "headers" in rows.columns else []
         order = [F.col(name) for name in ("_partition", "_offset") if name in rows.columns]
-        tasks = min(len(self._partitions), rows.sparkSession.sparkContext.defaultParallelism)
+        tasks = min(partitions, rows.sparkSession.sparkContext.defaultParallelism)
         placed = rows.select(*columns, *order).repartitionById(tasks, F.col("_target") % tasks)
         if order:
             placed = placed.sortWithinPartitions(*order)
         return placed.select("_target", "key", "value", "_hash", *(["headers"] if "headers" in rows.columns else []))
 
-    def _target(self, rows: "DataFrame") -> "Column":
+    def _target(self, rows: "DataFrame", outputs: Sequence[OutputTopic]) -> "Column":
         """The number of a row's output partition, over all outputs: as Kafka's Java clients choose it by the key; a
         row without a key stays with its neighbours from the same input partition.
         """
         from pyspark.sql import functions as F
 
-        place = F.col("_partition") if "_partition" in rows.columns else F.spark_partition_id()
+        place = F.spark_partition_id()
+        if "_partition" in rows.columns:
+            place = F.coalesce(F.col("_partition"), place)
+        given = F.col("partition") if "partition" in rows.columns else F.lit(None).cast("int")
         hashed = kafka_murmur2(rows.sparkSession, F.col("key")).bitwiseAND(F.lit(0x7FFFFFFF))
         base, cases = 0, []
-        for output in self.outputs:
-            chosen = F.coalesce(hashed % output.partitions, F.pmod(place, F.lit(output.partitions)))
+        for output in outputs:
+            chosen = F.coalesce(given, hashed % output.partitions, F.pmod(place, F.lit(output.partitions)))
             cases.append((output.topic, chosen + base))
             base += output.partitions
         if not cases:

@@ -150,7 +150,8 @@ class BatchCommitter:
         counts, by_topic = self._collect(outputs)
         positions = merge_positions(end_offsets)
         written_to = {topic: {p: each.last + 1 for p, each in parts.items()} for topic, parts in by_topic.items()}
-        ends = furthest(self.marker.ends if self.marker else {}, written_to)
+        last = self._last_of(topics or {})
+        ends = furthest(last.ends if last else {}, written_to)
         marker = Marker(
             job=self.job.job,
             version=self.job.version,
@@ -158,9 +159,9 @@ class BatchCommitter:
             batch=batch,
             end_offsets=dict(end_offsets),
             outputs=by_topic,
-            written=add_written(self.marker.written if self.marker else {}, by_topic),
-            read=add_reads(self.marker.read if self.marker else {}, reads or {}),
-            topics=dict(topics or {}),
+            written=add_written(last.written if last else {}, by_topic),
+            read=add_reads(last.read if last else {}, reads or {}),
+            topics={**(last.topics if last else {}), **(topics or {})},
             event_time=event_time,
             ends=ends,
             tables=dict(tables or {}),
@@ -203,6 +204,18 @@ class BatchCommitter:
         finally:
             self._claims.close()
             self._transaction.close()
+
+    def _last_of(self, topics: Mapping[str, str]) -> Marker | None:
+        """The marker before, without what it says was written to topics that have been made anew since: a quarantine
+        may be deleted.
+        """
+        last = self.marker
+        if last is None:
+            return None
+        gone = {name for name, of in last.topics.items() if topics.get(name, of) != of}
+        ends = {name: each for name, each in last.ends.items() if name not in gone}
+        written = {name: each for name, each in last.written.items() if name not in gone}
+        return msgspec.structs.replace(last, ends=ends, written=written)
 
     def _collect(self, outputs: Iterable[TaskOutput]) -> tuple[dict[TopicPartition, int], dict[str, dict[int, Output]]]:
         counts: dict[TopicPartition, int] = {}

@@ -42,6 +42,13 @@ class Fixed(msgspec.Struct, frozen=True):
     output_schema: int
     state_partitions: int
     analysis: dict[str, Any] | None = None  # what its code means, as `analysis.remember` gave it; saves a start seconds
+    also: dict[str, int] = {}  # further topics that it writes -> schema id, in the order of its results
+    sliced: bool = False  # it is run slice by slice, on demand, and by no driver
+
+    @property
+    def outputs(self) -> dict[str, int]:
+        """All topics that it writes -> schema id."""
+        return {self.output: self.output_schema} | self.also
 
 
 def read_fixed(home: Path) -> Fixed | None:
@@ -117,7 +124,7 @@ def is_bound(data: Path, job: str, version: str) -> bool:
 
 def all_versions(data: Path) -> list[Fixed | Asked]:
     """What runs whenever the project is up: what was started here, and what was asked for."""
-    return [*live_versions(data), *asked_versions(data)]
+    return [*(each for each in live_versions(data) if not each.sliced), *asked_versions(data)]
 
 
 def jobs_of(data: Path, sha: str) -> list[tuple[str, str]]:
@@ -131,13 +138,13 @@ def _homes(data: Path) -> list[Path]:
 
 
 def live_versions(data: Path) -> list[Fixed]:
-    """What was started here and was not retired: each of them runs whenever the project is up."""
+    """What was started here and was not retired: each of them but the sliced ones runs whenever the project is up."""
     return [each for each in map(read_fixed, _homes(data)) if each is not None]
 
 
 def writer_of(data: Path, output: str) -> Fixed | None:
     """The version that was started here, was not retired, and writes the topic `output`."""
-    return next((each for each in live_versions(data) if each.output == output), None)
+    return next((each for each in live_versions(data) if output in each.outputs), None)
 
 
 def newest(versions: Iterable[str]) -> str | None:
@@ -193,7 +200,10 @@ def assignments(directory: Path, data: Path, clock: Clock) -> list[Assignment]:
     current = freeze(directory, data, clock)
     code: dict[tuple[str, str], str] = {}
     for name in project.order:
-        version = version_of(data, name, project.job_config(name))
+        config = project.job_config(name)
+        version = version_of(data, name, config)
+        if config.on_demand:
+            continue
         if is_retired(data, name, version):
             raise UserError(
                 f"{directory / PROJECT_FILE}: job {job_key(name, version)} was retired and never runs again",
@@ -267,7 +277,7 @@ def left_over(project: Project, data: Path) -> list[LeftOver]:
     return [
         LeftOver(each.job, each.version, each.sha, asked_for.get(each.job))
         for each in live_versions(data)
-        if asked_for.get(each.job) not in (each.version, "")
+        if not each.sliced and asked_for.get(each.job) not in (each.version, "")
     ]
 
 

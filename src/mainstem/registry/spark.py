@@ -165,8 +165,7 @@ def _decoded(value: "Column", schema: TopicSchema) -> "Column":
     from pyspark.sql import functions as F
     from pyspark.sql.avro.functions import from_avro
 
-    framed = (F.length(value) > _HEADER) & (F.substring(value, 1, 1) == F.unhex(F.lit("00")))
-    schema_id = F.conv(F.hex(F.substring(value, 2, 4)), 16, 10).cast("long")
+    framed, schema_id = _framed(value), _named_id(value)
     payload = F.expr(f"substring(value, {_HEADER + 1})")
     options = {"avroSchema": with_sentinel(for_spark(schema.reader), schema.topic), "mode": "PERMISSIVE"}
     cases = F.when(~framed, F.lit(None))
@@ -320,14 +319,43 @@ def encode_values(
 
     The value holds the columns that `schema` names; the key is null if no columns are given for it.
     """
+    others = [column.alias(name) for name, column in (keep or {}).items()]
+    return df.select(key_bytes(df.schema, key).alias("key"), row_bytes(schema_id, schema).alias("value"), *others)
+
+
+def row_bytes(schema_id: int, schema: str) -> "Column":
+    """The value of a record: the columns that `schema` names."""
+    from pyspark.sql import functions as F
+
+    return value_bytes([F.col(_quoted(field["name"])) for field in json.loads(schema)["fields"]], schema_id, schema)
+
+
+def value_bytes(columns: "Sequence[Column]", schema_id: int, schema: str) -> "Column":
+    """The value of a record: these columns, called as the fields of `schema`."""
     from pyspark.sql import functions as F
     from pyspark.sql.avro.functions import to_avro
 
-    columns = [F.col(_quoted(field["name"])) for field in json.loads(schema)["fields"]]
     header = F.unhex(F.lit("00" + schema_id.to_bytes(4, "big").hex()))
-    value = F.concat(header, to_avro(F.struct(*columns), schema))
-    others = [column.alias(name) for name, column in (keep or {}).items()]
-    return df.select(key_bytes(df.schema, key).alias("key"), value.alias("value"), *others)
+    return F.concat(header, to_avro(F.struct(*columns), schema))
+
+
+def framed_id(value: "Column") -> "Column":
+    """The schema id that a record's value names, an int; null if it is not in the wire format."""
+    from pyspark.sql import functions as F
+
+    return F.when(_framed(value), _named_id(value).cast("int"))
+
+
+def _framed(value: "Column") -> "Column":
+    from pyspark.sql import functions as F
+
+    return (F.length(value) > _HEADER) & (F.substring(value, 1, 1) == F.unhex(F.lit("00")))
+
+
+def _named_id(value: "Column") -> "Column":
+    from pyspark.sql import functions as F
+
+    return F.conv(F.hex(F.substring(value, 2, 4)), 16, 10).cast("long")
 
 
 def key_bytes(struct: "StructType", key: Sequence[str]) -> "Column":

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from mainstem.client import topics
-from mainstem.client.catalog import VIEW, current_versions, entries, read_catalog, retired_readers
+from mainstem.client.catalog import VIEW, current_versions, entries, outputs_of, read_catalog, retired_readers
 from mainstem.client.compacted import read_state
 from mainstem.client.connection import Connection
 from mainstem.client.internal import CATALOG, COMMITS, SOURCES, job_key
@@ -21,6 +21,7 @@ from mainstem.core.config import PROJECT_FILE, BadSetting, named_tables, overlay
 from mainstem.core.prepared import prepared
 from mainstem.core.task import TaskState
 from mainstem.process.versions import all_versions, asked_versions
+from mainstem.registry.quarantine import REJECTED_PARTITION, quarantine_topic
 from mainstem.standalone.disks import Disk, disk_of
 from mainstem.standalone.state import UpState, is_up, load
 from mainstem.standalone.tasks import load_tasks
@@ -49,8 +50,11 @@ class JobState(msgspec.Struct, frozen=True):
     reason: str
     batch: int | None
     lag: int | None
-    rows: int
-    late: int = 0  # rows that came behind the watermark; in no output, unless their window was still open
+    rows: int  # written to its outputs
+    late: int = 0  # rows that were too late for its windows
+    read: int = 0  # records of its streams
+    rejected: int = 0  # rows that its function rejected
+    undecodable: int = 0
     state: str = ""
     why: str = ""
 
@@ -161,29 +165,39 @@ def _in_catalog(connection: Connection) -> list[JobState]:
     for job, entry in sorted(jobs.items()):
         for version, about in sorted(entry.get("versions", {}).items()):
             marker = markers.get(job_key(job, version))
-            written = marker.written.values() if marker else []
-            states.append(
-                JobState(
-                    job=job,
-                    version=version,
-                    current=current[job] == version,
-                    inputs=about.get("inputs", {}),
-                    output=about.get("output", ""),
-                    code=about.get("code", ""),
-                    determinism=about.get("determinism", ""),
-                    reason=about.get("reason", ""),
-                    batch=marker.batch if marker else None,
-                    lag=lag_of(merge_positions(marker.end_offsets), ends) if marker else None,
-                    rows=sum(total.count for partitions in written for total in partitions.values()),
-                    late=_late(marker) if marker else 0,
-                )
+            state = JobState(
+                job=job,
+                version=version,
+                current=current[job] == version,
+                inputs=about.get("inputs", {}),
+                output=about.get("output", ""),
+                code=about.get("code", ""),
+                determinism=about.get("determinism", ""),
+                reason=about.get("reason", ""),
+                batch=marker.batch if marker else None,
+                lag=lag_of(merge_positions(marker.end_offsets), ends) if marker else None,
+                rows=0,
+                state="on demand" if about.get("sliced") else "",
             )
+            states.append(msgspec.structs.replace(state, **_counted(marker, about)) if marker else state)
     return states
 
 
-def _late(marker: Marker) -> int:
-    topics_read = [topic for by_topic in marker.read.values() for topic in by_topic.values()]
-    return sum(read.late for partitions in topics_read for read in partitions.values())
+def _counted(marker: Marker, about: Mapping[str, Any]) -> dict[str, int]:
+    """What a version has read and written, as its last commit says."""
+    quarantine = marker.written.get(quarantine_topic(about.get("output", "")), {})
+    outputs = [marker.written.get(topic, {}) for topic in outputs_of(about).values()]
+    streams = [name for name, topic in about.get("inputs", {}).items() if topic not in about.get("tables", ())]
+    read = [
+        each for name in streams for partitions in marker.read.get(name, {}).values() for each in partitions.values()
+    ]
+    return {
+        "rows": sum(each.count for partitions in outputs for each in partitions.values()),
+        "late": sum(each.late for each in read),
+        "read": sum(each.count for each in read),
+        "rejected": quarantine[REJECTED_PARTITION].count if REJECTED_PARTITION in quarantine else 0,
+        "undecodable": sum(each.quarantined for each in read),
+    }
 
 
 def job_state(connection: Connection, job: str, tasks: Sequence[TaskState] = ()) -> list[JobState]:

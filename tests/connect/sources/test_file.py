@@ -19,7 +19,6 @@ from mainstem.client.heartbeats import decode
 from mainstem.client.internal import HEARTBEATS
 from mainstem.client.topics import delete, describe_config, ensure_topic, topic_ids
 from mainstem.client.writer import TransactionalWriter, read_source
-from mainstem.connect.quarantine import quarantine_topic
 from mainstem.connect.sources.file import (
     LINE_SCHEMA,
     BytesGone,
@@ -34,6 +33,7 @@ from mainstem.connect.sources.file_config import FileSourceConfig
 from mainstem.core import CorruptData, SystemClock
 from mainstem.registry import avro
 from mainstem.registry.errors import NotFound
+from mainstem.registry.quarantine import quarantine_topic
 from mainstem.registry.schema import canonical
 from tests.support.records import committed
 

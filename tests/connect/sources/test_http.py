@@ -17,13 +17,13 @@ from mainstem.client.internal import CATALOG, HEARTBEATS
 from mainstem.client.topics import delete, end_offsets, ensure_topic, topic_ids
 from mainstem.connect.gateway import Gateway
 from mainstem.connect.gateway_config import CollectorConfig, GatewayConfig
-from mainstem.connect.quarantine import quarantine_topic
 from mainstem.connect.sources import http_append
 from mainstem.connect.sources.http import Collector, Result, _ends
 from mainstem.connect.sources.http_append import Placed
 from mainstem.connect.sources.http_events import parse as parse_events
 from mainstem.connect.sources.http_topics import Encoder
 from mainstem.registry import Registry, avro
+from mainstem.registry.quarantine import quarantine_topic
 from mainstem.registry.records import SchemaValue
 from tests.support.records import committed
 from tests.support.serving import served

@@ -31,8 +31,6 @@ from mainstem.client.internal import HEARTBEATS
 from mainstem.client.partitioner import partition_for
 from mainstem.client.topics import describe, ensure_internal_topics, topic_ids
 from mainstem.client.writer import TransactionalWriter
-from mainstem.connect import quarantine
-from mainstem.connect.quarantine import Quarantined, quarantine_topic
 from mainstem.connect.sources.file_config import FileSourceConfig
 from mainstem.connect.sources.file_lines import (
     Chunk,
@@ -51,9 +49,10 @@ from mainstem.connect.sources.file_lines import (
 from mainstem.core import Clock, CorruptData, Retriable, SystemClock, UserError
 from mainstem.core.logging import get_logger
 from mainstem.core.prepared import prepared
-from mainstem.registry import avro
+from mainstem.registry import avro, quarantine
 from mainstem.registry.client import RegisteredSchema, Registry
 from mainstem.registry.errors import NotFound
+from mainstem.registry.quarantine import Quarantined, quarantine_topic
 
 log = get_logger()
 

@@ -29,9 +29,7 @@ from mainstem.client.heartbeats import statement_about
 from mainstem.client.internal import HEARTBEATS
 from mainstem.client.progress import NextOffsets
 from mainstem.client.topics import topic_ids
-from mainstem.connect import quarantine
 from mainstem.connect.gateway_config import CollectorConfig
-from mainstem.connect.quarantine import Quarantined, quarantine_topic
 from mainstem.connect.sources.http_append import Appender, LogUnavailable, NewRecord, Overloaded, Placed, TakenOver
 from mainstem.connect.sources.http_events import UNREADABLE, BadRequest, Event, parse, unpack
 from mainstem.connect.sources.http_topics import Encoder, NoSchema, NotAnInput, Topics, UnknownTopic, event_time_ms
@@ -42,8 +40,9 @@ from mainstem.core import CorruptData, MainstemError, Retriable, UserError
 from mainstem.core.bodies import Bodies, BodiesFull, BodyTooLarge, BodyTooSlow, Held
 from mainstem.core.clock import Clock, SystemClock
 from mainstem.core.logging import get_logger
-from mainstem.registry import avro
+from mainstem.registry import avro, quarantine
 from mainstem.registry.errors import NotFound, StoreUnavailable
+from mainstem.registry.quarantine import Quarantined, quarantine_topic
 from mainstem.registry.state import NewSchema, State
 from mainstem.registry.store import Store
 from mainstem.web.answers import error_answer, json_answer

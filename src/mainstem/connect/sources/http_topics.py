@@ -16,13 +16,13 @@ from fastavro.schema import SchemaParseException
 from mainstem.client.catalog import TopicEntry, read_catalog, topic_entries
 from mainstem.client.connection import Connection
 from mainstem.client.topics import list_topics
-from mainstem.connect.quarantine import SUFFIX
 from mainstem.connect.sources.http_key import UnfitKey, key_reader
 from mainstem.connect.sources.http_values import Convert, Unfit, converter
 from mainstem.core import UserError
 from mainstem.core.clock import Clock
 from mainstem.registry import avro
 from mainstem.registry.errors import InvalidSchema, NotFound
+from mainstem.registry.quarantine import SUFFIX
 from mainstem.registry.records import SchemaValue
 from mainstem.registry.schema import AvroType, brief, parse, span
 from mainstem.registry.state import State

@@ -11,10 +11,13 @@ import msgspec
 from mainstem.client.catalog import TopicEntry, write_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.topics import ensure_topic
-from mainstem.registry import avro
 from mainstem.registry.client import Registry
 
 SUFFIX = ".quarantine"
+REJECTED_PARTITION, UNREAD_PARTITION = 0, 1
+"""Of the quarantine of a job, which a batch writes at two times: rows that its function rejects; records that never
+reached it, as they do not decode or came too late for its windows.
+"""
 
 # Fields may be added with a default; the meaning of one that is there does not change.
 SCHEMA = json.dumps(
@@ -65,20 +68,22 @@ def quarantine_topic(topic: str) -> str:
 
 def encode(schema_id: int, refused: Quarantined) -> bytes:
     """The value of its record; `schema_id` is that of `SCHEMA`."""
+    from mainstem.registry import avro  # `mainstem status` asks for names only, and needs no extra
+
     row = msgspec.structs.asdict(refused)
     row["at"] = row.pop("at_ms") * 1000
     return avro.encode(schema_id, SCHEMA, row)
 
 
-def ensure_quarantine(connection: Connection, registry: Registry, topic: str) -> int:
+def ensure_quarantine(connection: Connection, registry: Registry, topic: str, *, partitions: int = 1) -> int:
     """Make the quarantine of `topic`, kept for ever, and its entry in the catalog; returns the schema's id."""
     name = quarantine_topic(topic)
-    create_quarantine(connection, topic)
+    create_quarantine(connection, topic, partitions=partitions)
     return registry.register(f"{name}-value", SCHEMA)
 
 
-def create_quarantine(connection: Connection, topic: str) -> None:
+def create_quarantine(connection: Connection, topic: str, *, partitions: int = 1) -> None:
     """The topic and its entry in the catalog; the schema is registered by the caller."""
     name = quarantine_topic(topic)
-    ensure_topic(connection, name, 1, {"retention.ms": "-1", "retention.bytes": "-1"})
+    ensure_topic(connection, name, partitions, {"retention.ms": "-1", "retention.bytes": "-1"})
     write_catalog(connection, {f"topic:{name}": TopicEntry("stream", (), "at", f"{name}-value", "quarantine")})

@@ -3,8 +3,8 @@ import uuid
 
 from mainstem.client.catalog import read_catalog
 from mainstem.client.topics import describe_config
-from mainstem.connect.quarantine import SCHEMA, Quarantined, encode, ensure_quarantine, quarantine_topic
 from mainstem.registry import avro
+from mainstem.registry.quarantine import SCHEMA, Quarantined, encode, ensure_quarantine, quarantine_topic
 from mainstem.registry.schema import parse
 
 
