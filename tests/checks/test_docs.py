@@ -18,6 +18,7 @@ from mainstem.connect.sinks.delta import LakehouseConfig
 from mainstem.core import TopicPartition
 from mainstem.core.task import TaskState
 from mainstem.process.plan import Column, Plan, PlannedJob, PlannedTopic
+from mainstem.process.slices import Slice, SliceResult
 from mainstem.registry.reader import TypedRecord
 from mainstem.standalone.doctor import Finding
 from mainstem.standalone.overview import JobState, Overview, ReaderLine, SourceLine
@@ -94,6 +95,7 @@ DOCUMENTS = {
     "status": [Overview, UpState, ChildState, TaskState, SourceLine, ReaderLine],
     "job list": [JobState],
     "job retire": [JobRetired],
+    "job run": [SliceResult, Slice],
     "sink retire": [SinkRetired],
     "topic list": [TopicLine],
     "topic create": [TopicMade],

@@ -1,9 +1,11 @@
-"""`mainstem job`: list, show, retire; versions, reprocess, diff, cutover and revert are in `cli.job_versions`."""
+"""`mainstem job`: list, show, retire; versions, reprocess, diff, cutover and revert are in `cli.job_versions`, run in
+`cli.job_run`.
+"""
 
 import click
 import msgspec
 
-from mainstem.cli import job_versions
+from mainstem.cli import job_run, job_versions
 from mainstem.cli.output import confirm, json_option, to_json, to_table
 from mainstem.cli.target import Target, connection_options
 
@@ -27,6 +29,7 @@ for command in (
     job_versions.diff,
     job_versions.cutover,
     job_versions.revert,
+    job_run.run,
 ):
     job.add_command(command)
 
@@ -39,7 +42,21 @@ def list_command(as_json: bool, target: Target) -> None:
     from mainstem.standalone.overview import job_states
 
     states = job_states(target.connect(), target.tasks)
-    columns = ["job", "version", "current", "reads", "writes", "batch", "lag", "rows", "late", "state", "why"]
+    columns = [
+        "job",
+        "version",
+        "current",
+        "reads",
+        "writes",
+        "batch",
+        "lag",
+        "read",
+        "rows",
+        "rejected",
+        "late",
+        "state",
+        "why",
+    ]
     rows = [
         (
             s.job,
@@ -49,7 +66,9 @@ def list_command(as_json: bool, target: Target) -> None:
             s.output,
             s.batch,
             s.lag,
+            s.read,
             s.rows,
+            s.rejected,
             s.late,
             s.state,
             s.why,
@@ -80,8 +99,11 @@ def show(name: str, as_json: bool, target: Target) -> None:
             ("determinism", f"{state.determinism}: {state.reason}" if state.reason else state.determinism),
             ("batch", state.batch),
             ("lag", state.lag),
+            ("records read", state.read),
             ("rows written", state.rows),
-            ("rows behind the watermark", state.late),
+            ("rows rejected", state.rejected),
+            ("rows too late", state.late),
+            ("records that do not decode", state.undecodable),
             ("state", f"{state.state}: {state.why}" if state.why else state.state),
         ]
         click.echo(to_table([state.job, ""], lines))
