@@ -292,8 +292,10 @@ def test_what_comes_back_from_the_disk_while_it_waits_for_the_client_is_not_sent
                 while more := await reader.read(1 << 20):
                     answers += more
             assert b"damaged" not in answers
-            assert last.position <= len(answers) < last.position + 1_000, "all that is right"
-            assert content[: last.position] in answers
+            records_of_it = answers[answers.index(content[:1_000]) :]
+            # What is on its way when the connection is reset may be lost: on a busy machine 60 KB were.
+            assert last.position - 1_000_000 <= len(records_of_it) <= last.position, "what is right"
+            assert content.startswith(records_of_it)
             assert broker.answer_memory.held == 0
             writer.close()
 
