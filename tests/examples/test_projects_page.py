@@ -6,7 +6,7 @@ import re
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -15,10 +15,12 @@ from mainstem.connect.local_postgres import LocalPostgres
 from mainstem.connect.sinks.delta_rows import place_fields
 from mainstem.process import changelog, stream, table, topic
 from mainstem.process.analysis import POSITION_TYPE
+from mainstem.process.declare import SINCE, UNTIL
 from mainstem.process.reading import RECORD_TYPE
 from mainstem.process.session import SparkConfig
 from mainstem.standalone.config import load_config
 from mainstem.standalone.planned import planned_now
+from mainstem.testing import jobs_of
 from tests.support.node import Node, wait_for
 from tests.support.postgres import Database
 from tests.support.repository import ROOT
@@ -53,6 +55,13 @@ def test_the_project_means_what_the_page_says(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.spark
+def test_a_job_is_fed_as_the_page_does_it(spark: "SparkSession", blocks: dict[str, list[str]], tmp_path: Path) -> None:
+    found: dict[str, Any] = {}
+    exec(blocks["python"][2], found)
+    found["test_an_hour_is_written_when_it_is_over"](jobs_of(tmp_path, spark))
+
+
 PAYMENT = {"type": "record", "name": "Payment", "fields": [
     {"name": "order_id", "type": ["null", "long"]}, {"name": "amount_cents", "type": "long"},
     {"name": "paid_at", "type": {"type": "long", "logicalType": "timestamp-micros"}}]}  # fmt: skip
@@ -63,7 +72,7 @@ PAYMENT = {"type": "record", "name": "Payment", "fields": [
 def test_the_job_with_several_results_and_that_of_sql_mean_what_the_page_says(
     blocks: dict[str, list[str]], tmp_path: Path
 ) -> None:
-    (tmp_path / "payments.py").write_text(blocks["python"][2])
+    (tmp_path / "payments.py").write_text(blocks["python"][3])
     (tmp_path / "payments.avsc").write_text(json.dumps(PAYMENT))
     settings = '[project]\njobs = "payments.py"\n[topics."shop.payments"]\nschema = "payments.avsc"\n'
     (tmp_path / "mainstem.toml").write_text(settings)
@@ -71,6 +80,24 @@ def test_the_job_with_several_results_and_that_of_sql_mean_what_the_page_says(
     assert (paid.output, paid.also, paid.keeps_order) == ("shop.paid", ["shop.refunds"], True)
     assert [each.name for each in daily.columns or ()] == ["day", "amount_cents"]
     assert daily.state == "an aggregation"
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark_runs_already")
+def test_the_join_as_of_then_means_what_the_page_says(blocks: dict[str, list[str]], tmp_path: Path) -> None:
+    def schema(*fields: tuple[str, Any]) -> str:
+        return json.dumps(
+            {"type": "record", "name": "Row", "fields": [{"name": n, "type": kind} for n, kind in fields]}
+        )
+
+    time = {"type": "long", "logicalType": "timestamp-micros"}
+    (tmp_path / "orders.avsc").write_text(schema(("product", "string"), ("ordered_at", time)))
+    (tmp_path / "prices.avsc").write_text(schema(("product", "string"), ("cents", "long"), ("since", time)))
+    (tmp_path / "jobs.py").write_text(blocks["python"][4])
+    settings = '[topics."shop.orders"]\nschema = "orders.avsc"\n[topics."shop.prices"]\nschema = "prices.avsc"\n'
+    (tmp_path / "mainstem.toml").write_text(settings)
+    (job,) = planned_now(tmp_path, tmp_path / ".mainstem", None).jobs
+    assert [each.name for each in job.columns or ()] == ["product", "ordered_at", "cents", "since"]
 
 
 @pytest.mark.spark
@@ -152,9 +179,7 @@ def test_the_arguments_are_those_of_the_declarations() -> None:
 
 def test_the_columns_that_are_added_have_the_types_that_the_page_says() -> None:
     names = {pa.string(): "string", pa.int32(): "int", pa.int64(): "bigint", pa.timestamp("us", "UTC"): "timestamp"}
-    added = [
-        POSITION_TYPE.split(" "),
-        RECORD_TYPE.split(" "),
-        *([field.name, names[field.type]] for field in place_fields()),
-    ]
+    rows = [*([field.name, names[field.type]] for field in place_fields())]
+    history = [[SINCE, "timestamp"], [UNTIL, "timestamp"]]
+    added = [POSITION_TYPE.split(" "), RECORD_TYPE.split(" "), *history, *rows]
     assert [cells[:2] for cells in rows_below("column")] == added

@@ -89,6 +89,22 @@ def test_further_topics_of_a_job_are_its_outputs_and_others_read_them(tmp_path):
     assert (found.topics["odd"].event_time, found.topics["odd"].config) == ("at", {"retention.ms": "1"})
 
 
+def test_a_table_with_its_history_is_made_to_keep_it(tmp_path):
+    jobs = """
+        from mainstem.process import changelog, stream, topic
+        orders = topic("orders")
+        prices = changelog("prices", key="product", history="since")
+
+        @stream(to="priced")
+        def priced(orders, prices):
+            return orders
+    """
+    found = load_project(project(tmp_path, jobs, '[topics.prices]\nconfig = { "retention.ms" = "7" }\n'))
+    assert [each.history for each in found.inputs["priced"]] == [None, "since"]
+    prices = found.topics["prices"]
+    assert (prices.kind, prices.config["cleanup.policy"], prices.config["retention.ms"]) == ("changelog", "delete", "7")
+
+
 def test_settings_say_how_topics_and_jobs_are_made(tmp_path):
     settings = """
         [project]

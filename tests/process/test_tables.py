@@ -1,6 +1,7 @@
 """A pinned table is the last row per key at a position, whichever way it came there."""
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from mainstem.client.append import append
 from mainstem.client.errors import RecordsDeleted
 from mainstem.client.topics import ensure_topic
+from mainstem.core import UserError
 from mainstem.process.tables import Change, PinnedTable, TableReader, table_type
 from mainstem.records.fingerprint import fingerprint_sum
 from mainstem.registry import avro
@@ -52,10 +54,10 @@ def flat(tail, seats):
     return avro.encode(1, FLAT, {"tail": tail, "seats": seats})
 
 
-def change(op, tail, seats):
+def change(op, tail, seats, at=0):
     row = {"tail": tail, "seats": seats}
     record = {"op": op, "before": row if op == "d" else None, "after": None if op in "dt" else row, "position": 1,
-              "transaction": None, "committed_at": 0}  # fmt: skip
+              "transaction": None, "committed_at": at}  # fmt: skip
     return avro.encode(2, CHANGE, record)
 
 
@@ -156,8 +158,72 @@ def test_any_way_to_a_position_gives_the_same_rows(done, data):
     for _ in range(4):
         position, expected = data.draw(st.sampled_from(states))
         table.move(position)
-        rows = {key: avro.decode(value, lambda _: CHANGE)["after"]["seats"] for key, (_, value) in table._rows.items()}
+        last = {key: held[-1].value for key, held in table._rows.items()}
+        rows = {key: avro.decode(value, lambda _: CHANGE)["after"]["seats"] for key, value in last.items()}
         assert rows == {tail.encode(): seats for tail, seats in expected.items()}
+
+
+times = st.integers(0, 6)
+timed = st.lists(st.tuples(st.sampled_from("cudt"), st.sampled_from("AB"), st.integers(0, 9), times), max_size=15)
+
+
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
+@given(timed, st.integers(0, 15))
+def test_the_history_has_of_each_time_the_row_that_held_then(done, cut):
+    """Against the changes laid over each other in the order of their times; of one time in that of their arrival."""
+    log = Log()
+    for op, tail, seats, at in done:
+        log.append(0, tail.encode(), change(op, tail, seats, at))
+    schema = TopicSchema("fleet.planes", CHANGE, 2, {2: CHANGE})
+    table = PinnedTable(schema, REGISTRY, log, history="committed_at")
+    table.move({0: min(cut, len(done)), 1: 0})
+    table.move()
+    found = [(avro.decode(value, lambda _: CHANGE)["after"], since, until) for value, since, until in table._versions()]
+    for now in range(7):
+        rows = {
+            row["tail"]: row["seats"] for row, since, until in found if since <= now and (until is None or now < until)
+        }
+        assert rows == held_at(done, now)
+
+
+def held_at(done, now):
+    """The rows at a time. A truncation ends the rows that had arrived before it."""
+    seen, changes = [], []
+    for op, tail, seats, at in done:
+        if op == "t":
+            changes += [(at, "d", each, None) for each in seen]
+        elif op != "d" or tail in seen:
+            changes.append((at, op, tail, seats))
+            seen = [*dict.fromkeys([*seen, tail])]
+    rows = {}
+    for at, op, tail, seats in sorted(changes, key=lambda each: each[0]):
+        if at <= now:
+            rows.pop(tail, None)
+            if op != "d":
+                rows[tail] = seats
+    return rows
+
+
+@pytest.mark.spark
+def test_a_table_with_its_history_has_all_versions_of_its_rows(spark):
+    log = Log()
+    at = [datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2, 3, 4)]
+    for op, seats, time in (("c", 1, at[0]), ("u", 2, at[2]), ("d", 2, at[3])):
+        log.append(0, b"N1", change(op, "N1", seats, time))
+    log.append(0, b"N1", None)
+    schema = TopicSchema("fleet.planes", CHANGE, 2, {2: CHANGE})
+    table = PinnedTable(schema, REGISTRY, log, history="committed_at")
+    table.move()
+    rows = sorted((row["seats"], row["_since"], row["_until"]) for row in table.frame(spark).collect())
+    assert rows == [(1, *naive(at[0], at[2])), (2, *naive(at[2], at[3]))]
+    kind = table_type(row_type(spark, schema), schema, "committed_at")
+    assert kind.simpleString() == "struct<tail:string,seats:int,_since:timestamp,_until:timestamp>"
+    with pytest.raises(UserError, match="expected a column seats of type timestamp for its history, found none"):
+        table_type(row_type(spark, schema), schema, "seats")
+
+
+def naive(*times):
+    return [time.replace(tzinfo=None) for time in times]
 
 
 def test_a_key_that_is_an_empty_text_is_counted_as_what_it_is(log_connection):
@@ -203,4 +269,4 @@ def test_a_table_whose_next_records_were_deleted_is_no_table_with_a_hole(log_con
     anew = PinnedTable(schema, REGISTRY, TableReader(log_connection, topic))
     anew.move()
     anew.close()
-    assert [value for _, value in anew._rows.values()] == [flat("c", 1)]
+    assert [held[-1].value for held in anew._rows.values()] == [flat("c", 1)]

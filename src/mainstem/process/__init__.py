@@ -1,6 +1,7 @@
 """CHANGE: what a user declares (project), what it means (plan), running it on Spark (run)."""
 
+from mainstem.process.asof import as_of
 from mainstem.process.declare import BadDeclaration, changelog, stream, table, topic
 from mainstem.process.project import Project, load_project
 
-__all__ = ["BadDeclaration", "Project", "changelog", "load_project", "stream", "table", "topic"]
+__all__ = ["BadDeclaration", "Project", "as_of", "changelog", "load_project", "stream", "table", "topic"]

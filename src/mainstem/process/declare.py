@@ -20,6 +20,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Kind = Literal["stream", "changelog"]
 Emit = Literal["final", "changes"]
 
+SINCE, UNTIL = "_since", "_until"
+"""The columns of a table with its history: when a version of a row began to hold, and when it ended; null: it holds."""
 _INTERNAL_PREFIX = "__mainstem."
 
 
@@ -51,6 +53,7 @@ class Topic(msgspec.Struct, frozen=True):
     event_time: str | None
     schema: str | None
     location: Location
+    history: str | None = None
 
 
 class Watermark(msgspec.Struct, frozen=True):
@@ -138,12 +141,21 @@ def topic(
     return _declare_topic(name, "stream", key, event_time, schema)
 
 
-def changelog(name: str, *, key: str | Sequence[str], schema: str | None = None) -> Topic:
+def changelog(name: str, *, key: str | Sequence[str], schema: str | None = None, history: str | None = None) -> Topic:
     """Declare a table kept as a changelog: a job sees the last row of each key, as of a pinned position.
 
     Change records of a database table count as rows: a delete or a truncation removes them.
+
+    Args:
+        name: the topic.
+        key: the column or columns that name a row.
+        schema: an Avro schema file of the project, where no producer registers one.
+        history: a column that says since when a row is so; `committed_at` of change records. Then a job sees all
+            versions of each row, with the columns `_since` and `_until`: see `as_of`.
     """
-    return _declare_topic(name, "changelog", key, None, schema)
+    if history is not None and not (isinstance(history, str) and history):
+        raise BadDeclaration(_caller(), f"table {name}: expected history as the name of a column, found {history!r}")
+    return _declare_topic(name, "changelog", key, None, schema, history)
 
 
 def stream(
@@ -197,11 +209,16 @@ def table(
 
 
 def _declare_topic(
-    name: str, kind: Kind, key: str | Sequence[str] | None, event_time: str | None, schema: str | None
+    name: str,
+    kind: Kind,
+    key: str | Sequence[str] | None,
+    event_time: str | None,
+    schema: str | None,
+    history: str | None = None,
 ) -> Topic:
     location = _caller()
     _check_topic_name(name, location)
-    result = Topic(name, kind, _columns(key, location), event_time, schema, location)
+    result = Topic(name, kind, _columns(key, location), event_time, schema, location, history)
     if (declarations := _active.get()) is not None:
         declarations.topics.append(result)
     return result

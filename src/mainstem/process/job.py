@@ -60,7 +60,9 @@ if TYPE_CHECKING:
 
 log = get_logger()
 
-_HEARTBEAT = "_heartbeat"
+HEARTBEAT = "_heartbeat"
+"""The column that tells a heartbeat from a row."""
+"""The column that tells a heartbeat from a row."""
 _INJECTIONS_KEPT = 1000
 _ATTEMPTS = 5
 _END_OF_TIME = 1 << 53  # ms since 1970
@@ -160,7 +162,10 @@ class RunningJob:
             self._rules.restart()
         self._tables = {
             each.parameter: PinnedTable(
-                self._schemas[each.parameter], self._registry, TableReader(self._connection, each.topic)
+                self._schemas[each.parameter],
+                self._registry,
+                TableReader(self._connection, each.topic),
+                history=each.history,
             )
             for each in spec.inputs
             if each.kind == "changelog"
@@ -337,9 +342,7 @@ class RunningJob:
         self._injections = _take_over(self.spec.injections)
         place = re.sub(r"([\[\]{}*?\\])", r"\\\1", str(self.spec.injections))  # it may name many directories otherwise
         lines = session.readStream.name(INJECTION_SOURCE).format("text").load(place)
-        return lines.select(
-            F.timestamp_millis(F.col("value").cast("long")).alias(column), F.lit(True).alias(_HEARTBEAT)
-        )
+        return lines.select(F.timestamp_millis(F.col("value").cast("long")).alias(column), F.lit(True).alias(HEARTBEAT))
 
     # -- batches
 
@@ -529,7 +532,7 @@ def with_heartbeats(rows: "DataFrame", beats: "DataFrame", column: str, delay: s
     """
     from pyspark.sql import functions as F
 
-    both = rows.withColumn(_HEARTBEAT, F.lit(False)).unionByName(beats, allowMissingColumns=True)
+    both = rows.withColumn(HEARTBEAT, F.lit(False)).unionByName(beats, allowMissingColumns=True)
     never = F.col(column) < F.lit("0001-01-02").cast("timestamp")
-    kept = both.withWatermark(column, delay).filter((~F.col(_HEARTBEAT) & F.col(column).isNotNull()) | never)
-    return kept.drop(_HEARTBEAT).observe(f"barrier_{name}", F.count(F.lit(1)).alias("rows"))
+    kept = both.withWatermark(column, delay).filter((~F.col(HEARTBEAT) & F.col(column).isNotNull()) | never)
+    return kept.drop(HEARTBEAT).observe(f"barrier_{name}", F.count(F.lit(1)).alias("rows"))

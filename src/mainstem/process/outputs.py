@@ -63,8 +63,10 @@ class Quarantine:
 
     def ensure(self) -> None:
         """Make the topic unless it is there; who has mended what is in it may have deleted it."""
-        self._schema_id = ensure_quarantine(self._connection, self._registry, self._for, partitions=_PARTITIONS)
         self.kept = topic_ids(self._connection, [self.output.topic])
+        if not self.kept or not self._schema_id:
+            self._schema_id = ensure_quarantine(self._connection, self._registry, self._for, partitions=_PARTITIONS)
+            self.kept = topic_ids(self._connection, [self.output.topic])
 
     def unread(self, refused: "DataFrame", at_ms: int) -> "DataFrame":
         """Rows of `late.refused_records` as the sink takes them."""
@@ -88,9 +90,9 @@ class Quarantine:
         came = F.col(f"{RECORD}.value") if known else F.encode(F.to_json(F.struct(*own)), "UTF-8")
         placed = known and POSITION in row.columns  # a partition says nothing without its topic
         fields = {
-            "topic": F.col(f"{RECORD}.topic") if known else F.lit(self._for),
-            "partition": F.col(f"{POSITION}.partition") if placed else F.lit(-1),
-            "offset": F.col(f"{POSITION}.offset") if placed else F.lit(-1).cast("long"),
+            "topic": F.coalesce(F.col(f"{RECORD}.topic"), F.lit(self._for)) if known else F.lit(self._for),
+            "partition": F.coalesce(F.col(f"{POSITION}.partition"), F.lit(-1)) if placed else F.lit(-1),
+            "offset": F.coalesce(F.col(f"{POSITION}.offset"), F.lit(-1)) if placed else F.lit(-1).cast("long"),
             "stage": F.lit(self._stage),
             "error": error,
             "reason": reason,

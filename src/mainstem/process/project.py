@@ -130,6 +130,7 @@ class Input(msgspec.Struct, frozen=True):
     topic: str
     kind: Kind
     job: str | None  # whose output it is, in this project
+    history: str | None = None  # of a table, all versions of its rows: the column that says since when they hold
 
 
 class TopicSpec(msgspec.Struct, frozen=True):
@@ -403,7 +404,8 @@ def _inputs(
             )
         if parameter in topics:
             declared = topics[parameter]
-            inputs.append(Input(parameter, declared.name, declared.kind, writers.get(declared.name)))
+            writer = writers.get(declared.name)
+            inputs.append(Input(parameter, declared.name, declared.kind, writer, declared.history))
         elif parameter in jobs:
             inputs.append(Input(parameter, jobs[parameter].to, jobs[parameter].kind, parameter))
         else:
@@ -523,9 +525,15 @@ def _spec(directory: Path, name: str, config: TopicConfig, topic: Topic | None, 
         event_time=event_time,
         schema_file=file,
         partitions=config.partitions or 1,
-        config=config.config,
+        config=(_kept_for_ever() if topic is not None and topic.history else {}) | config.config,
         producer=None,
     )
+
+
+def _kept_for_ever() -> dict[str, str]:
+    from mainstem.client.topics import STREAM_SETTINGS  # whoever declares needs no client
+
+    return STREAM_SETTINGS
 
 
 def _output_spec(

@@ -554,7 +554,7 @@ def _check_sources(connection: Connection, inputs: tuple[Input, ...], topics: di
 def input_type(spark: "SparkSession", each: Input, schema: TopicSchema) -> "StructType":
     """The columns that a job's parameter has, without `_position`."""
     row = row_type(spark, schema)
-    return table_type(row, schema) if each.kind == "changelog" else row
+    return table_type(row, schema, each.history) if each.kind == "changelog" else row
 
 
 def _check_fixed(fixed: Fixed | None, config: JobConfig, version: Version, name: str) -> None:

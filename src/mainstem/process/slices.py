@@ -289,7 +289,10 @@ class SliceRunner:
         """The tables as they are now, by parameter."""
         tables = {
             each.parameter: PinnedTable(
-                self._schemas[each.parameter], self._registry, TableReader(self._connection, each.topic)
+                self._schemas[each.parameter],
+                self._registry,
+                TableReader(self._connection, each.topic),
+                history=each.history,
             )
             for each in self.spec.inputs
             if each.kind == "changelog"

@@ -1,4 +1,6 @@
 """A changelog as a DataFrame of its rows at one position: pinned, so that a batch and its replay join the same rows.
+With its history it has all versions of a row that the log still has, each with the time from which on and before which
+it held.
 
 The position is the next offset of every partition. The driver keeps the last value of every key, and when the position
 has moved it reads only the records in between: no Spark job, whose set-up would take longer than reading a small table.
@@ -7,6 +9,7 @@ Rows at a position can be read again while the log keeps the records up to it, w
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -14,8 +17,9 @@ import msgspec
 from mainstem.client.connection import Connection
 from mainstem.client.progress import Seen
 from mainstem.client.reader import RangeReader
-from mainstem.core import CorruptData
+from mainstem.core import CorruptData, UserError
 from mainstem.core.logging import get_logger
+from mainstem.process.declare import SINCE, UNTIL
 from mainstem.process.reading import Observed
 from mainstem.records.fingerprint import MODULUS, fingerprint
 from mainstem.registry import avro
@@ -37,6 +41,15 @@ class Change(msgspec.Struct, frozen=True):
     offset: int
     key: bytes | None
     value: bytes | None
+    timestamp_ms: int = 0
+
+
+class _Held(msgspec.Struct, frozen=True):
+    """A version of a row. `since`: in microseconds since 1970; 0 where no history is kept. None: there is no row."""
+
+    partition: int
+    value: bytes | None
+    since: int = 0
 
 
 class Reader(Protocol):
@@ -56,15 +69,20 @@ class Reader(Protocol):
 class PinnedTable:
     """The rows of one changelog topic, moved forward position by position."""
 
-    def __init__(self, schema: TopicSchema, registry: SchemaSource, reader: Reader) -> None:
+    def __init__(
+        self, schema: TopicSchema, registry: SchemaSource, reader: Reader, *, history: str | None = None
+    ) -> None:
+        """`history`: the column that says since when a row is so; of change records it is the time of their commit."""
         self.schema = schema
+        self.history = history
         self.position: dict[int, int] = {}
         self.moved_from: dict[int, int] = {}
         self.read: Observed | None = None  # what was read since `moved_from`, until somebody takes it for the audit
         self._registry = registry
         self._reader = reader
-        self._rows: dict[bytes | None, tuple[int, bytes]] = {}  # key -> partition, value
+        self._rows: dict[bytes | None, list[_Held]] = {}  # by key; the last version only, unless there is a history
         self._frame: DataFrame | None = None
+        self._is_small = True
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -94,11 +112,17 @@ class PinnedTable:
         if self._frame is None:
             import pyarrow
 
-            values = pyarrow.array([value for _, value in self._rows.values()], pyarrow.binary())
-            raw = spark.createDataFrame(pyarrow.table({"value": values}))
+            time, versions = pyarrow.timestamp("us", "UTC"), [*self._versions()]
+            columns = {"value": pyarrow.array([value for value, _, _ in versions], pyarrow.binary())}
+            if self.history is not None:
+                columns[SINCE] = pyarrow.array([since for _, since, _ in versions], pyarrow.int64()).cast(time)
+                columns[UNTIL] = pyarrow.array([until for _, _, until in versions], pyarrow.int64()).cast(time)
+            raw = spark.createDataFrame(pyarrow.table(columns))
             rows = decode_values(raw, self.schema).filter(f"{STATUS} = '{DECODED}'")
-            self._frame = rows.select(f"{ROW}.after.*" if self.schema.is_change else f"{ROW}.*").persist()
-        return self._frame.hint("broadcast") if len(self) <= _BROADCAST_ROWS else self._frame
+            self._is_small = len(versions) <= _BROADCAST_ROWS
+            own = f"{ROW}.after.*" if self.schema.is_change else f"{ROW}.*"
+            self._frame = rows.select(own, *([SINCE, UNTIL] if self.history is not None else [])).persist()
+        return self._frame.hint("broadcast") if self._is_small else self._frame
 
     def close(self) -> None:
         """Give back connections, and the memory that Spark holds."""
@@ -113,21 +137,43 @@ class PinnedTable:
     def _apply(self, change: Change) -> str:
         """Lay one change over the rows; returns what the record was."""
         if change.value is None:
-            self._rows.pop(change.key, None)
+            if change.key in self._rows and self._rows[change.key][-1].value is not None:  # else its deletion ended it
+                self._end(change.key, change.timestamp_ms * 1000)
             return "tombstones"
         try:
-            row = self._decode(change.value) if self.schema.is_change else None
+            row = self._decode(change.value) if self.schema.is_change or self.history is not None else None
         except CorruptData as error:
             place = f"{self.schema.topic}-{change.partition} offset {change.offset}"
             log.warning("table_row_left_out", place=place, reason=str(error))
             return "quarantined"
-        if row is not None and row["op"] == "t":  # truncated: everything before it is gone
-            self._rows = {key: each for key, each in self._rows.items() if each[0] != change.partition}
-        elif row is not None and row["after"] is None:
-            self._rows.pop(change.key, None)
+        since = 0 if row is None or self.history is None else _micros(row.get(self.history), change)
+        changed = row if self.schema.is_change else None
+        if changed is not None and changed["op"] == "t":  # truncated: everything before it is gone
+            for key in [key for key, each in self._rows.items() if each[-1].partition == change.partition]:
+                self._end(key, since)
+        elif changed is not None and changed["after"] is None:
+            self._end(change.key, since)
         else:
-            self._rows[change.key] = (change.partition, change.value)
+            held = self._rows.setdefault(change.key, [])
+            if self.history is None:
+                held.clear()
+            held.append(_Held(change.partition, change.value, since))
         return "rows"
+
+    def _end(self, key: bytes | None, since: int) -> None:
+        """There is no row of this key since then."""
+        if self.history is None:
+            self._rows.pop(key, None)
+        elif held := self._rows.get(key):
+            held.append(_Held(held[-1].partition, None, since))
+
+    def _versions(self) -> Iterator[tuple[bytes, int, int | None]]:
+        """(value, since, until) of each version; of two that hold since the same time the later one counts."""
+        for held in self._rows.values():
+            in_order = [*{each.since: each for each in sorted(held, key=lambda each: each.since)}.values()]
+            for each, after in zip_longest(in_order, in_order[1:]):
+                if each.value is not None:
+                    yield each.value, each.since, None if after is None else after.since
 
     def _decode(self, value: bytes) -> Any:
         schema_id, _ = avro.split(value)
@@ -138,9 +184,27 @@ class PinnedTable:
         return avro.decode(value, self.schema.writers.__getitem__)
 
 
-def table_type(row: Any, schema: TopicSchema) -> Any:
-    """The columns that a table's rows have, given the type of its records."""
-    return row["after"].dataType if schema.is_change else row
+def table_type(row: Any, schema: TopicSchema, history: str | None = None) -> Any:
+    """The columns that a table's rows have, given the type of its records.
+
+    Raises:
+        UserError: there is no history by this column.
+    """
+    own = row["after"].dataType if schema.is_change else row
+    if history is None:
+        return own
+    found = row[history].dataType.typeName() if history in row.fieldNames() else "none of that name"
+    if found != "timestamp":
+        raise UserError(
+            f"table {schema.topic}: expected a column {history} of type timestamp for its history, found {found}",
+            hint=f"its records have {', '.join(row.fieldNames())}",
+        )
+    return type(own)([*own.fields, *own.fromDDL(f"{SINCE} timestamp, {UNTIL} timestamp").fields])
+
+
+def _micros(time: Any, change: Change) -> int:
+    """The time of a row, in microseconds since 1970; that of its record where it has none."""
+    return change.timestamp_ms * 1000 if time is None else round(time.timestamp() * 1_000_000)
 
 
 class TableReader:
@@ -158,7 +222,8 @@ class TableReader:
     def read(self, start: Mapping[int, int], end: Mapping[int, int]) -> Iterator[Change]:
         """As `RangeReader.read`."""
         for message in self._ranges.read(start, end):
-            yield Change(message.partition(), message.offset(), message.key(), message.value())
+            _, time_ms = message.timestamp()
+            yield Change(message.partition(), message.offset(), message.key(), message.value(), time_ms)
 
     def close(self) -> None:
         self._ranges.close()
