@@ -43,3 +43,30 @@ def test_what_is_wrong_with_a_setting_is_shown_with_its_hint(tmp_path: Path) -> 
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tmp_path)]
     said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False).stdout
     assert re.search(r"unknown field `num_partition`\nE +hint: did you mean num_partitions\?\n", said), said
+
+
+@pytest.mark.spark
+def test_the_jobs_of_the_project_that_a_test_lies_in_are_fed_with_rows(tmp_path: Path) -> None:
+    (tmp_path / "mainstem.toml").touch()
+    (tmp_path / "jobs.py").write_text(
+        "from mainstem.process import changelog, stream, topic\n"
+        "orders = topic('orders')\n"
+        "@stream(to='big')\n"
+        "def big(orders):\n"
+        "    return orders.where('cents > 100')\n"
+    )
+    (tmp_path / "order.avsc").write_text(
+        '{"type": "record", "name": "Order", "fields": [{"name": "cents", "type": "long"}]}'
+    )
+    with (tmp_path / "mainstem.toml").open("a") as file:
+        file.write("[topics.orders]\nschema = 'order.avsc'\n")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_it.py").write_text(
+        "def test_big(mainstem_jobs):\n"
+        "    assert mainstem_jobs.start('big').feed(orders=[{'cents': 7}, {'cents': 700}]) == [{'cents': 700}]\n"
+    )
+    (tmp_path.parent / "test_lost.py").write_text("def test_lost(mainstem_jobs): pass\n")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests", "../test_lost.py"]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False).stdout
+    assert "1 passed, 1 error" in said, said
+    assert "test_lost.py: expected a mainstem.toml in a directory above it, found none" in said

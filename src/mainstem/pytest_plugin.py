@@ -1,6 +1,8 @@
 """pytest: `def test_x(mainstem_log): ...` gets an embedded log of its own session; its address is
 `mainstem_log.bootstrap`. `mainstem_topic` is the name of a new topic in it, which no other test has.
 `mainstem_child_log` is a log of this test's own, in a process that it may kill and start again.
+
+`mainstem_spark` is a Spark of this session, and `mainstem_jobs` gives the jobs of a project on it: `mainstem.testing`.
 """
 
 import re
@@ -12,7 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from mainstem.embedded_log import ChildLog, EmbeddedLog
+    from mainstem.testing import Jobs
 
 
 @pytest.fixture(scope="session")
@@ -39,6 +44,28 @@ def mainstem_child_log(mainstem_log_settings: Mapping[str, Any]) -> "Iterator[Ch
 
     with _hints_shown(), embedded(**{**mainstem_log_settings, "data": None, "child": True}) as log:
         yield log
+
+
+@pytest.fixture(scope="session")
+def mainstem_spark() -> "Iterator[SparkSession]":
+    """A Spark that is started for this test session, once a test asks for it."""
+    from mainstem.testing import session
+
+    with _hints_shown(), session() as spark:
+        yield spark
+
+
+@pytest.fixture
+def mainstem_jobs(mainstem_spark: "SparkSession", request: pytest.FixtureRequest) -> "Jobs":
+    """The jobs of the project that the test's file lies in: the nearest directory above it with a `mainstem.toml`."""
+    from mainstem.core.config import PROJECT_FILE
+    from mainstem.testing import jobs_of
+
+    place = next((each for each in request.path.parents if (each / PROJECT_FILE).is_file()), None)
+    if place is None:
+        pytest.fail(f"{request.path}: expected a {PROJECT_FILE} in a directory above it, found none")
+    with _hints_shown():
+        return jobs_of(place, mainstem_spark)
 
 
 @contextmanager

@@ -1,0 +1,441 @@
+"""Test the jobs of a project with rows: no log, no registry, the same functions; each in less than a second.
+
+    from mainstem.testing import jobs_of
+
+    def test_revenue(mainstem_spark):
+        with jobs_of("shop", mainstem_spark).start("revenue_hourly") as revenue:
+            assert revenue.feed(orders_enriched=[{"region": "north", "ordered_at": noon, "amount_cents": 5}]) == []
+            assert revenue.advance(noon + timedelta(hours=2)) == [{"region": "north", "hour": noon, "revenue_cents": 5}]
+
+A job without state is called with the rows of each batch. One with state is a streaming query that is fed batch by
+batch, with the watermark, the state and the late rows that it has on a log. What a log adds, that each batch comes out
+once, is not for a project to test.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from mainstem.core import UserError
+from mainstem.core.causes import one_line
+from mainstem.process.declare import BadDeclaration
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from mainstem.process.analysis import Analysis
+    from mainstem.process.project import Input, Project
+
+Row: TypeAlias = Mapping[str, Any]
+
+_MOST_MS = 1 << 47  # some thousand years
+
+
+class UnknownColumns(UserError):
+    """What the columns of an input are is said nowhere."""
+
+
+@contextmanager
+def session() -> "Iterator[SparkSession]":
+    """A Spark for the tests of this process, two tasks at a time; it takes some seconds to start.
+
+    Raises:
+        NoJava, FetchFailed, SparkNotStarted: it cannot.
+    """
+    from mainstem.process.session import SparkConfig, start_session, stop_session
+
+    with tempfile.TemporaryDirectory(prefix="mainstem-test-", ignore_cleanup_errors=True) as home:
+        spark = start_session("tests", SparkConfig(master="local[2]"), directory=Path(home))
+        try:
+            yield spark
+        finally:
+            stop_session(spark)
+
+
+def jobs_of(project: str | Path, spark: "SparkSession", *, columns: Mapping[str, str] | None = None) -> "Jobs":
+    """The jobs of the project at `project`.
+
+    Args:
+        project: its directory.
+        spark: a session that `mainstem.testing.session` gave, or the fixture `mainstem_spark`.
+        columns: of topics that have no schema in the project, as Spark writes them: `{"crm.customers": "id long"}`.
+
+    Raises:
+        BadSetting, BadDeclaration: the project cannot be loaded.
+    """
+    from mainstem.process.project import load_project
+
+    return Jobs(load_project(project), spark, columns or {})
+
+
+class Jobs:
+    """The jobs of one project. `start` one, and feed it."""
+
+    def __init__(self, project: "Project", spark: "SparkSession", columns: Mapping[str, str]) -> None:
+        self.project = project
+        self._spark, self._columns = spark, columns
+        self._found: dict[str, tuple[Analysis, dict[str, StructType]]] = {}
+
+    def start(self, name: str) -> "TestedJob":
+        """A job that has read nothing yet.
+
+        Raises:
+            UnknownColumns: of an input.
+            BadDeclaration: it cannot run; with the file and line.
+        """
+        from mainstem.process.session import job_session
+
+        analysis, types = self._analysis(name)
+        session = job_session(self._spark, name, self.project.job_config(name))
+        session.conf.set("spark.sql.shuffle.partitions", "1")
+        session.conf.set("spark.sql.streaming.queryEvolution.enableSourceEvolution", "false")
+        kind = StatefulJob if analysis.stateful else StatelessJob
+        return kind(self.project, name, session, analysis, types)
+
+    def _analysis(self, name: str) -> "tuple[Analysis, dict[str, StructType]]":
+        """What the job means, and the columns of its inputs; those that other jobs write are found out the same way."""
+        from mainstem.process.analysis import analyse
+
+        if name not in self._found:
+            project = self.project
+            if name not in project.jobs:
+                raise UserError(f"job {name}: expected one of {', '.join(project.order)}")
+            inputs = project.inputs[name]
+            types = {each.parameter: self._type(each) for each in inputs}
+            times = {each.parameter: project.topics[each.topic].event_time for each in inputs}
+            found = analyse(self._spark, project.jobs[name], inputs, types, times, project.directory)
+            self._found[name] = found, types
+        return self._found[name]
+
+    def _type(self, each: "Input") -> "StructType":
+        from pyspark.sql.types import StructType
+
+        from mainstem.process.run import input_type
+        from mainstem.registry.spark import TopicSchema
+
+        if each.job is not None:
+            job = self.project.jobs[each.job]
+            return self._analysis(each.job)[0].results[job.topics.index(each.topic)].columns
+        if each.topic in self._columns:
+            return cast("StructType", StructType.fromDDL(self._columns[each.topic]))
+        file = self.project.topics[each.topic].schema_file
+        if file is None:
+            raise UnknownColumns(
+                f"topic {each.topic}: expected a schema in the project, found none",
+                hint=f'say its columns: jobs_of(…, columns={{"{each.topic}": "id long, name string"}})',
+            )
+        return input_type(self._spark, each, TopicSchema(each.topic, file.read_text(), 0, {}))
+
+
+class TestedJob:
+    """A job that is fed by hand. Rows are dictionaries; a time may be a text of ISO 8601.
+
+    Attributes:
+        also: rows of its further topics so far, by topic.
+        rejected: rows that it has rejected so far, with the reason under `_rejected`.
+        late: rows that came too late for it.
+    """
+
+    __test__ = False  # for pytest its name would be that of tests
+
+    def __init__(
+        self,
+        project: "Project",
+        name: str,
+        session: "SparkSession",
+        analysis: "Analysis",
+        types: "Mapping[str, StructType]",
+    ) -> None:
+        self.also: dict[str, list[dict[str, Any]]] = {each.name: [] for each in project.jobs[name].also}
+        self.rejected: list[dict[str, Any]] = []
+        self.late: list[dict[str, Any]] = []
+        self._job, self._inputs = project.jobs[name], project.inputs[name]
+        self._directory, self._session, self._analysis, self._types = project.directory, session, analysis, types
+        self._keys = {each.parameter: project.topics[each.topic].key for each in self._inputs}
+        self._offset = 0
+
+    def feed(self, **rows: Iterable[Row]) -> list[dict[str, Any]]:
+        """Give rows to inputs, by parameter, as one batch; the rows that come out, as dictionaries.
+
+        A row of a table takes the place of that with its key; with `_deleted` it takes it away. A row may have
+        `_record`, with a key and headers.
+
+        Raises:
+            UserError: there is no such input, or a row has other columns.
+            BadDeclaration: the function failed; with the file and line.
+        """
+        raise NotImplementedError
+
+    def advance(self, time: datetime | str) -> list[dict[str, Any]]:
+        """Nothing that is older than this comes any more: the rows that come out for it."""
+        raise NotImplementedError
+
+    def finish(self) -> list[dict[str, Any]]:
+        """Nothing comes any more: the rows that come out for it."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """It is over."""
+
+    def __enter__(self) -> "TestedJob":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _checked(self, rows: Mapping[str, Iterable[Row]]) -> dict[str, list[dict[str, Any]]]:
+        known = {each.parameter for each in self._inputs}
+        if unknown := sorted(rows.keys() - known):
+            raise UserError(f"job {self._job.name}: expected inputs {', '.join(sorted(known))}, found {unknown[0]}")
+        return {name: [self._row(name, row) for row in given] for name, given in rows.items()}
+
+    def _sort_out(self, results: "tuple[DataFrame, ...]") -> list[dict[str, Any]]:
+        """The rows of the first result; the others, and what is rejected, are kept."""
+        from mainstem.process.reading import OWN, REJECTED
+
+        found: list[dict[str, Any]] = []
+        for topic, result in zip(self._job.topics, results, strict=True):
+            into = found if topic == self._job.to else self.also[topic]
+            for row in result.drop(*(OWN - {REJECTED})).collect():
+                values = row.asDict(recursive=True)
+                if values.get(REJECTED) is not None:
+                    self.rejected.append(values)
+                else:
+                    values.pop(REJECTED, None)
+                    into.append(values)
+        return found
+
+    def _placed(self, each: "Input", row: dict[str, Any]) -> dict[str, Any]:
+        """A row of a stream with our own columns."""
+        from mainstem.process.reading import POSITION, RECORD
+
+        given = row.get(RECORD) or {}
+        position = {"partition": 0, "offset": self._offset, "timestamp": datetime.now(UTC)}
+        record = {
+            "topic": each.topic,
+            "key": given.get("key"),
+            "value": given.get("value"),
+            "headers": given.get("headers"),
+        }
+        self._offset += 1
+        return row | {POSITION: position, RECORD: record}
+
+    def _row(self, parameter: str, row: Row) -> dict[str, Any]:
+        types = {field.name: field.dataType for field in self._types[parameter].fields}
+        if unknown := sorted(row.keys() - types.keys() - {"_record", "_deleted"}):
+            raise UserError(
+                f"job {self._job.name}: {parameter}: expected columns {', '.join(types)}, found {unknown[0]}"
+            )
+        return {name: _value(row.get(name), types[name]) for name in types} | {
+            name: row[name] for name in ("_record", "_deleted") if name in row
+        }
+
+
+class StatelessJob(TestedJob):
+    """Called with each batch; a table is as it is by then."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._tables: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {
+            each.parameter: {} for each in self._inputs if each.kind == "changelog"
+        }
+
+    def feed(self, **rows: Iterable[Row]) -> list[dict[str, Any]]:
+        from mainstem.process.calling import call
+
+        given = self._checked(rows)
+        for name, table in self._tables.items():
+            for row in given.get(name, ()):
+                key = tuple(row[column] for column in self._keys[name])
+                table.pop(key, None)
+                if not row.get("_deleted"):
+                    table[key] = row
+        frames = {
+            each.parameter: self._stream(each, given.get(each.parameter, []))
+            if each.kind == "stream"
+            else self._session.createDataFrame(
+                [_in_order(row, self._types[each.parameter]) for row in self._tables[each.parameter].values()],
+                self._types[each.parameter],
+            )
+            for each in self._inputs
+        }
+        return self._sort_out(call(self._job, frames, self._directory))
+
+    def advance(self, time: datetime | str) -> list[dict[str, Any]]:
+        return []
+
+    def finish(self) -> list[dict[str, Any]]:
+        return []
+
+    def _stream(self, each: "Input", rows: list[dict[str, Any]]) -> "DataFrame":
+        kind = _with_own(self._types[each.parameter])
+        return self._session.createDataFrame([_in_order(self._placed(each, row), kind) for row in rows], kind)
+
+
+class StatefulJob(TestedJob):
+    """A streaming query over files of rows: a batch for each time that it is fed."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._home = Path(tempfile.mkdtemp(prefix="mainstem-test-"))
+        self._out: list[dict[str, Any]] = []
+        self._files = 0
+        watermark = self._job.watermark
+        assert watermark is not None
+        self._column, self._delay = watermark.column, watermark.delay
+        self._query = self._start()
+
+    def feed(self, **rows: Iterable[Row]) -> list[dict[str, Any]]:
+        given = self._checked(rows)
+        self.late += self._too_late(given)
+        for each in self._inputs:
+            if given.get(each.parameter):
+                self._put(each, given[each.parameter])
+        return self._processed()
+
+    def advance(self, time: datetime | str) -> list[dict[str, Any]]:
+        self._beat(int(_time(time).timestamp() * 1000) + 1)
+        return self._processed()
+
+    def finish(self) -> list[dict[str, Any]]:
+        from mainstem.process.analysis import milliseconds
+
+        found: list[dict[str, Any]] = []
+        step = self._analysis.horizon + (milliseconds(self._delay) or 0)
+        while self._windows_left() and step < _MOST_MS:
+            self._beat(self._watermark() + step)
+            found += self._processed()
+            step *= 4
+        return found
+
+    def close(self) -> None:
+        self._query.stop()
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def _start(self) -> Any:
+        from mainstem.process.calling import call
+        from mainstem.process.job import with_heartbeats
+
+        beats = self._beats()
+        frames = {}
+        for each in self._inputs:
+            place = self._home / each.parameter
+            place.mkdir()
+            rows = self._session.readStream.schema(_with_own(self._types[each.parameter])).parquet(str(place))
+            frames[each.parameter] = with_heartbeats(rows, beats, self._column, self._delay, each.parameter)
+        (result,) = call(self._job, frames, self._directory)
+        mode = "update" if self._job.emit == "changes" else "append"
+        writer = result.writeStream.outputMode(mode).foreachBatch(lambda rows, _: self._take(rows))
+        return writer.option("checkpointLocation", str(self._home / "checkpoint")).start()
+
+    def _beats(self) -> "DataFrame":
+        from pyspark.sql import functions as F
+
+        from mainstem.process.job import HEARTBEAT
+
+        (self._home / "beats").mkdir()
+        lines = self._session.readStream.format("text").load(str(self._home / "beats"))
+        time = F.timestamp_millis(F.col("value").cast("long")).alias(self._column)
+        return lines.select(time, F.lit(True).alias(HEARTBEAT))
+
+    def _take(self, rows: "DataFrame") -> None:
+        self._out += self._sort_out((rows,))
+
+    def _processed(self) -> list[dict[str, Any]]:
+        """Wait until all that it was given is processed; what came out."""
+        from pyspark.errors import StreamingQueryException
+
+        from mainstem.process.calling import place_of
+
+        try:
+            self._query.processAllAvailable()
+        except StreamingQueryException as error:
+            place = place_of(error, self._directory) or self._job.location
+            raise BadDeclaration(place, f"{self._job.name}: {one_line(error)}") from error
+        out, self._out = self._out, []
+        return out
+
+    def _put(self, each: "Input", rows: list[dict[str, Any]]) -> None:
+        from pyarrow import Table, parquet
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        kind = _with_own(self._types[each.parameter])
+        table = Table.from_pylist(
+            [self._placed(each, row) for row in rows], schema=to_arrow_schema(kind, timezone="UTC")
+        )
+        self._files += 1
+        name = f"{self._files}.parquet"
+        parquet.write_table(table, self._home / name)  # outside: Spark takes whatever appears there
+        (self._home / name).rename(self._home / each.parameter / name)
+
+    def _beat(self, time_ms: int) -> None:
+        self._files += 1
+        name = f"{self._files}.txt"
+        (self._home / name).write_text(f"{time_ms}\n")
+        (self._home / name).rename(self._home / "beats" / name)
+
+    def _too_late(self, given: Mapping[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+        """The rows that the watermark, as it is now, leaves out."""
+        from pyspark.sql import functions as F
+
+        from mainstem.process.late import is_late
+
+        limit = self._watermark()
+        rows = [row for rows in given.values() for row in rows if row[self._column] is not None]
+        behind = [row for row in rows if int(row[self._column].timestamp() * 1000) <= limit]
+        if not behind:
+            return []
+        times = self._session.createDataFrame(
+            [(number, row[self._column]) for number, row in enumerate(behind)], "number long, time timestamp"
+        )
+        late = times.filter(is_late(F.col("time"), self._analysis.windows, limit)).collect()
+        return [behind[row["number"]] for row in late]
+
+    def _watermark(self) -> int:
+        """In ms since 1970; 0 before the first row."""
+        progress = self._query.lastProgress
+        text = progress["eventTime"].get("watermark") if progress else None
+        return int(datetime.fromisoformat(text).timestamp() * 1000) if text else 0
+
+    def _windows_left(self) -> bool:
+        progress = self._query.lastProgress
+        return bool(progress) and any(each["numRowsTotal"] for each in progress["stateOperators"])
+
+
+def _with_own(columns: "StructType") -> "StructType":
+    """The columns of a stream's rows, and our own."""
+    from pyspark.sql.types import StructType
+
+    from mainstem.process.analysis import POSITION_TYPE
+    from mainstem.process.reading import RECORD_TYPE
+
+    ours = cast("StructType", StructType.fromDDL(f"{POSITION_TYPE}, {RECORD_TYPE}"))
+    return StructType([*columns.fields, *ours.fields])
+
+
+def _in_order(row: dict[str, Any], kind: "StructType") -> tuple[Any, ...]:
+    return tuple(row.get(name) for name in kind.fieldNames())
+
+
+def _value(value: Any, kind: Any) -> Any:
+    """A time that was given as a text is a time."""
+    from pyspark.sql.types import DateType, TimestampType
+
+    if isinstance(value, str) and isinstance(kind, TimestampType):
+        return _time(value)
+    if isinstance(value, str) and isinstance(kind, DateType):
+        return datetime.fromisoformat(value).date()
+    if isinstance(value, datetime) and value.tzinfo is None:
+        return value.replace(tzinfo=UTC)
+    return value
+
+
+def _time(time: datetime | str) -> datetime:
+    found = datetime.fromisoformat(time) if isinstance(time, str) else time
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
