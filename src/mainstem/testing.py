@@ -14,6 +14,8 @@ once, is not for a project to test.
 
 import shutil
 import tempfile
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from mainstem.core import UserError
 from mainstem.core.causes import one_line
-from mainstem.process.declare import BadDeclaration
+from mainstem.process.declare import SINCE, UNTIL, BadDeclaration
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -69,9 +71,17 @@ def jobs_of(project: str | Path, spark: "SparkSession", *, columns: Mapping[str,
     Raises:
         BadSetting, BadDeclaration: the project cannot be loaded.
     """
+    from mainstem.process.imports import import_from, link_for_workers, places_of, ship
     from mainstem.process.project import load_project
+    from mainstem.process.session import IMPORTS
 
-    return Jobs(load_project(project), spark, columns or {})
+    loaded = load_project(project)
+    places = places_of(loaded.directory)
+    import_from(*places)  # its functions may import more of it
+    if links := spark.sparkContext.getConf().get(IMPORTS):  # a session of somebody else's has none
+        link_for_workers(places, Path(links))
+    ship(loaded.modules)
+    return Jobs(loaded, spark, columns or {})
 
 
 class Jobs:
@@ -133,7 +143,7 @@ class Jobs:
         return input_type(self._spark, each, TopicSchema(each.topic, file.read_text(), 0, {}))
 
 
-class TestedJob:
+class TestedJob(ABC):
     """A job that is fed by hand. Rows are dictionaries; a time may be a text of ISO 8601.
 
     Attributes:
@@ -160,26 +170,27 @@ class TestedJob:
         self._keys = {each.parameter: project.topics[each.topic].key for each in self._inputs}
         self._offset = 0
 
+    @abstractmethod
     def feed(self, **rows: Iterable[Row]) -> list[dict[str, Any]]:
         """Give rows to inputs, by parameter, as one batch; the rows that come out, as dictionaries.
 
-        A row of a table takes the place of that with its key; with `_deleted` it takes it away. A row may have
-        `_record`, with a key and headers.
+        A row of a table takes the place of that with its key; with `_deleted` it takes it away, and of a table with its
+        history `_since` says when. A row of a stream may have `_record`, with a key and headers.
 
         Raises:
             UserError: there is no such input, or a row has other columns.
             BadDeclaration: the function failed; with the file and line.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def advance(self, time: datetime | str) -> list[dict[str, Any]]:
         """Nothing that is older than this comes any more: the rows that come out for it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def finish(self) -> list[dict[str, Any]]:
         """Nothing comes any more: the rows that come out for it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self) -> None:
         """It is over."""
 
@@ -242,8 +253,10 @@ class StatelessJob(TestedJob):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._tables: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {
-            each.parameter: {} for each in self._inputs if each.kind == "changelog"
+        self._tables = {
+            each.parameter: _Table(self._keys[each.parameter], each.history)
+            for each in self._inputs
+            if each.kind == "changelog"
         }
 
     def feed(self, **rows: Iterable[Row]) -> list[dict[str, Any]]:
@@ -252,17 +265,11 @@ class StatelessJob(TestedJob):
         given = self._checked(rows)
         for name, table in self._tables.items():
             for row in given.get(name, ()):
-                key = tuple(row[column] for column in self._keys[name])
-                table.pop(key, None)
-                if not row.get("_deleted"):
-                    table[key] = row
+                table.put(row)
         frames = {
             each.parameter: self._stream(each, given.get(each.parameter, []))
             if each.kind == "stream"
-            else self._session.createDataFrame(
-                [_in_order(row, self._types[each.parameter]) for row in self._tables[each.parameter].values()],
-                self._types[each.parameter],
-            )
+            else self._frame(self._tables[each.parameter].rows(), self._types[each.parameter])
             for each in self._inputs
         }
         return self._sort_out(call(self._job, frames, self._directory))
@@ -273,9 +280,40 @@ class StatelessJob(TestedJob):
     def finish(self) -> list[dict[str, Any]]:
         return []
 
+    def close(self) -> None:
+        """It has nothing to give back."""
+
     def _stream(self, each: "Input", rows: list[dict[str, Any]]) -> "DataFrame":
-        kind = _with_own(self._types[each.parameter])
-        return self._session.createDataFrame([_in_order(self._placed(each, row), kind) for row in rows], kind)
+        return self._frame([self._placed(each, row) for row in rows], _with_own(self._types[each.parameter]))
+
+    def _frame(self, rows: list[dict[str, Any]], kind: "StructType") -> "DataFrame":
+        return self._session.createDataFrame([_in_order(row, kind) for row in rows], kind)
+
+
+class _Table:
+    """The rows of a table by key; with a history all versions of them."""
+
+    def __init__(self, key: tuple[str, ...], history: str | None) -> None:
+        self._key, self._history = key, history
+        self._rows: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+
+    def put(self, row: dict[str, Any]) -> None:
+        held = self._rows.setdefault(tuple(row[column] for column in self._key), [])
+        if self._history is None:
+            held.clear()
+        held.append(row)
+
+    def rows(self) -> list[dict[str, Any]]:
+        found = []
+        for held in self._rows.values():
+            by_time = {self._since(row): row for row in sorted(held, key=self._since)}
+            for (since, row), until in zip(by_time.items(), [*[*by_time][1:], None], strict=True):
+                if not row.get("_deleted"):
+                    found.append(row | ({SINCE: since, UNTIL: until} if self._history is not None else {}))
+        return found
+
+    def _since(self, row: dict[str, Any]) -> Any:
+        return 0 if self._history is None else row.get(SINCE) or row[self._history]
 
 
 class StatefulJob(TestedJob):
@@ -285,7 +323,8 @@ class StatefulJob(TestedJob):
         super().__init__(*arguments)
         self._home = Path(tempfile.mkdtemp(prefix="mainstem-test-"))
         self._out: list[dict[str, Any]] = []
-        self._files = 0
+        self._files = self._given = 0
+        self._read: dict[int, int] = {}  # rows by batch
         watermark = self._job.watermark
         assert watermark is not None
         self._column, self._delay = watermark.column, watermark.delay
@@ -330,6 +369,8 @@ class StatefulJob(TestedJob):
             rows = self._session.readStream.schema(_with_own(self._types[each.parameter])).parquet(str(place))
             frames[each.parameter] = with_heartbeats(rows, beats, self._column, self._delay, each.parameter)
         (result,) = call(self._job, frames, self._directory)
+        # By the clock a state function may have something to do at any time: its query never has nothing to do.
+        self._by_the_clock = "ProcessingTime" in result._jdf.queryExecution().analyzed().toString()
         mode = "update" if self._job.emit == "changes" else "append"
         writer = result.writeStream.outputMode(mode).foreachBatch(lambda rows, _: self._take(rows))
         return writer.option("checkpointLocation", str(self._home / "checkpoint")).start()
@@ -354,12 +395,24 @@ class StatefulJob(TestedJob):
         from mainstem.process.calling import place_of
 
         try:
-            self._query.processAllAvailable()
+            if self._by_the_clock:
+                self._await_rows()
+            else:
+                self._query.processAllAvailable()
         except StreamingQueryException as error:
             place = place_of(error, self._directory) or self._job.location
             raise BadDeclaration(place, f"{self._job.name}: {one_line(error)}") from error
         out, self._out = self._out, []
         return out
+
+    def _await_rows(self) -> None:
+        while self._query.exception() is None:
+            read = {each["batchId"]: each["numInputRows"] for each in self._query.recentProgress}
+            self._read |= read
+            if sum(self._read.values()) >= self._given:
+                return
+            time.sleep(0.01)
+        self._query.processAllAvailable()  # raises it
 
     def _put(self, each: "Input", rows: list[dict[str, Any]]) -> None:
         from pyarrow import Table, parquet
@@ -369,13 +422,13 @@ class StatefulJob(TestedJob):
         table = Table.from_pylist(
             [self._placed(each, row) for row in rows], schema=to_arrow_schema(kind, timezone="UTC")
         )
-        self._files += 1
+        self._files, self._given = self._files + 1, self._given + len(rows)
         name = f"{self._files}.parquet"
         parquet.write_table(table, self._home / name)  # outside: Spark takes whatever appears there
         (self._home / name).rename(self._home / each.parameter / name)
 
     def _beat(self, time_ms: int) -> None:
-        self._files += 1
+        self._files, self._given = self._files + 1, self._given + 1
         name = f"{self._files}.txt"
         (self._home / name).write_text(f"{time_ms}\n")
         (self._home / name).rename(self._home / "beats" / name)

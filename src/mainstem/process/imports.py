@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 TAKEN = sys.stdlib_module_names | {"mainstem", "pyspark"}
 """Names of modules that are never a project's."""
@@ -131,3 +132,12 @@ def link_for_workers(places: Iterable[Path], links: Path) -> None:
     for name, path in found.items():
         if not (path.stem in TAKEN and (path.suffix == ".py" or (path / "__init__.py").exists())):
             (links / name).symlink_to(path.absolute())
+
+
+def ship(modules: Iterable[ModuleType]) -> None:
+    """Have Spark's workers get the code of these modules itself, not their names: they may not be there."""
+    from pyspark import cloudpickle
+
+    register: Any = cloudpickle.register_pickle_by_value
+    for module in modules:
+        register(module)

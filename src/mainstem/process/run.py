@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -35,6 +35,7 @@ from mainstem.process.diagnosis import JobFailed
 from mainstem.process.frozen import Version
 from mainstem.process.heartbeats import Follower
 from mainstem.process.identity import lost_input, lost_output, used_topics
+from mainstem.process.imports import ship
 from mainstem.process.installed import write_lock
 from mainstem.process.job import JobSpec, RunningJob
 from mainstem.process.landing import Lander
@@ -162,8 +163,7 @@ class JobDriver:
         Raises:
             BadDeclaration: a job that has never run cannot run at all; with the user's file and line.
         """
-        for module in self._project.modules:  # workers get the code itself, not its name: it may not be there
-            _ship(module)
+        ship(self._project.modules)
         ensure_internal_topics(self._connection)
         self.heartbeats.start()
         self._create_declared()
@@ -177,8 +177,7 @@ class JobDriver:
         Raises:
             InputMissing, BadDeclaration, BadSetting, OutputTaken, TopicLost: it cannot run.
         """
-        for module in self._project.modules:
-            _ship(module)
+        ship(self._project.modules)
         ensure_internal_topics(self._connection)
         self._create_declared()
         name, config = next(each for each in self._configs.values() if each[0] == name)
@@ -594,10 +593,3 @@ def _knows(registry: Registry, schema_id: int) -> bool:
     except NotFound:
         return False
     return True
-
-
-def _ship(module: Any) -> None:
-    from pyspark import cloudpickle
-
-    register: Any = cloudpickle.register_pickle_by_value
-    register(module)

@@ -114,6 +114,8 @@ _AVRO_LIMITS = " ".join(
     for what, most in (("bytes", 64), ("string", 64), ("collectionItems", 16))
 )
 _WORKERS_PATH = "spark.executorEnv.PYTHONPATH"
+IMPORTS = "spark.mainstem.imports"
+"""A setting of our own: `worker_imports` of a session that `start_session` gave."""
 _LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
@@ -186,7 +188,8 @@ def session_settings(config: SparkConfig, directory: Path, jars: Sequence[Path])
     # Python workers start in a directory that is anybody's: a project's as it is edited, or one with a `token.py`.
     paths = filter(None, (str(worker_imports(directory).absolute()), config.settings.get(_WORKERS_PATH)))
     java = {key: f"{_AVRO_LIMITS} {found.get(key, '')}".strip() for key in (_JAVA_OPTIONS, _EXECUTORS_JAVA_OPTIONS)}
-    return found | java | {"spark.executorEnv.PYTHONSAFEPATH": "1", _WORKERS_PATH: os.pathsep.join(paths)}
+    imports = {_WORKERS_PATH: os.pathsep.join(paths), IMPORTS: str(worker_imports(directory).absolute())}
+    return found | java | imports | {"spark.executorEnv.PYTHONSAFEPATH": "1"}
 
 
 def scratch_directory(directory: Path) -> Path:
