@@ -36,6 +36,12 @@ if TYPE_CHECKING:
 
 Row: TypeAlias = Mapping[str, Any]
 
+_FEW_ROWS = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Compiling code for a batch takes longer than going through some rows without."""
 _MOST_MS = 1 << 47  # some thousand years
 
 
@@ -103,7 +109,8 @@ class Jobs:
 
         analysis, types = self._analysis(name)
         session = job_session(self._spark, name, self.project.job_config(name))
-        session.conf.set("spark.sql.shuffle.partitions", "1")
+        for key, value in _FEW_ROWS.items():
+            session.conf.set(key, value)
         session.conf.set("spark.sql.streaming.queryEvolution.enableSourceEvolution", "false")
         kind = StatefulJob if analysis.stateful else StatelessJob
         return kind(self.project, name, session, analysis, types)
