@@ -291,7 +291,9 @@ class StatelessJob(TestedJob):
         """It has nothing to give back."""
 
     def _stream(self, each: "Input", rows: list[dict[str, Any]]) -> "DataFrame":
-        return self._frame([self._placed(each, row) for row in rows], _with_own(self._types[each.parameter]))
+        from mainstem.process.reading import with_own
+
+        return self._frame([self._placed(each, row) for row in rows], with_own(self._types[each.parameter]))
 
     def _frame(self, rows: list[dict[str, Any]], kind: "StructType") -> "DataFrame":
         return self._session.createDataFrame([_in_order(row, kind) for row in rows], kind)
@@ -367,13 +369,14 @@ class StatefulJob(TestedJob):
     def _start(self) -> Any:
         from mainstem.process.calling import call
         from mainstem.process.job import with_heartbeats
+        from mainstem.process.reading import with_own
 
         beats = self._beats()
         frames = {}
         for each in self._inputs:
             place = self._home / each.parameter
             place.mkdir()
-            rows = self._session.readStream.schema(_with_own(self._types[each.parameter])).parquet(str(place))
+            rows = self._session.readStream.schema(with_own(self._types[each.parameter])).parquet(str(place))
             frames[each.parameter] = with_heartbeats(rows, beats, self._column, self._delay, each.parameter)
         (result,) = call(self._job, frames, self._directory)
         # By the clock a state function may have something to do at any time: its query never has nothing to do.
@@ -425,7 +428,9 @@ class StatefulJob(TestedJob):
         from pyarrow import Table, parquet
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        kind = _with_own(self._types[each.parameter])
+        from mainstem.process.reading import with_own
+
+        kind = with_own(self._types[each.parameter])
         table = Table.from_pylist(
             [self._placed(each, row) for row in rows], schema=to_arrow_schema(kind, timezone="UTC")
         )
@@ -466,17 +471,6 @@ class StatefulJob(TestedJob):
     def _windows_left(self) -> bool:
         progress = self._query.lastProgress
         return bool(progress) and any(each["numRowsTotal"] for each in progress["stateOperators"])
-
-
-def _with_own(columns: "StructType") -> "StructType":
-    """The columns of a stream's rows, and our own."""
-    from pyspark.sql.types import StructType
-
-    from mainstem.process.analysis import POSITION_TYPE
-    from mainstem.process.reading import RECORD_TYPE
-
-    ours = cast("StructType", StructType.fromDDL(f"{POSITION_TYPE}, {RECORD_TYPE}"))
-    return StructType([*columns.fields, *ours.fields])
 
 
 def _in_order(row: dict[str, Any], kind: "StructType") -> tuple[Any, ...]:

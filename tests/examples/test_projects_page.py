@@ -14,9 +14,8 @@ import pytest
 from mainstem.connect.local_postgres import LocalPostgres
 from mainstem.connect.sinks.delta_rows import place_fields
 from mainstem.process import changelog, stream, table, topic
-from mainstem.process.analysis import POSITION_TYPE
 from mainstem.process.declare import SINCE, UNTIL
-from mainstem.process.reading import RECORD_TYPE
+from mainstem.process.reading import POSITION_TYPE, RECORD_TYPE
 from mainstem.process.session import SparkConfig
 from mainstem.standalone.config import load_config
 from mainstem.standalone.planned import planned_now

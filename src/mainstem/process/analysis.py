@@ -6,8 +6,9 @@ which operators would keep state.
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,8 +18,9 @@ from mainstem.process.calling import call
 from mainstem.process.declare import BadDeclaration, Job, Output
 from mainstem.process.frozen import code_hash
 from mainstem.process.late import Windows, windows_of
+from mainstem.process.plan_nodes import ATTRIBUTE, class_of, items_of, nodes_of
 from mainstem.process.project import Input
-from mainstem.process.reading import HEADERS, OWN, POSITION, RECORD, RECORD_TYPE, REJECTED
+from mainstem.process.reading import HEADERS, OWN, POSITION, RECORD, REJECTED, with_own
 from mainstem.process.upgrade import Shape, shape_of
 from mainstem.registry.spark import UnfitType, avro_schema, key_bytes
 
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-POSITION_TYPE = f"{POSITION} struct<partition:int,offset:bigint,timestamp:timestamp>"
 _FORM = 2
 """Of what is remembered: raised when a field is added that older ones lack."""
 
@@ -56,7 +57,7 @@ _OWN_TYPES = {
     HEADERS: ("array<struct<key:string,value:binary>>",),
 }
 """What our own columns of a result are to be, and what they may be besides."""
-_ATTRIBUTE, _MARK = "AttributeReference", '"spark.watermarkDelayMs"'
+_MARK = '"spark.watermarkDelayMs"'
 _CLOCK = re.compile(r"\b(current_timestamp|now|current_date|localtimestamp|current_time|curdate)\(")
 _DURATION = re.compile(r"cast\(((?:\d+ (?:days|hours|minutes|seconds|weeks)\s?)+) as interval\)|\b(\d{7,17})(?=[ )])")
 _SECONDS = {"weeks": 604_800, "days": 86_400, "hours": 3600, "minutes": 60, "seconds": 1}
@@ -157,7 +158,7 @@ def analyse(
     }
     found = call(job, frames, directory)
     plans = [each._jdf.queryExecution().analyzed() for each in found]
-    nodes = [node for plan in plans for node in _nodes(plan)]
+    nodes = [node for plan in plans for node in nodes_of(plan)]
     stateful = _stateful(job, inputs, nodes)
     reason = next(filter(None, (_batch_dependence(plan, stateful, inputs) for plan in plans)), None)
     results = tuple(
@@ -180,7 +181,7 @@ def analyse(
                 output.topic: f"{list(output.key)} {result.columns.simpleString()}"
                 for output, result in zip(job.outputs, results, strict=True)
             },
-            code_hash(directory),
+            partial(code_hash, directory),
         ),
         needs_record=_needs_record(job, inputs, frames, found, directory),
     )
@@ -210,11 +211,9 @@ def _needs_record(
 def empty_stream(spark: "SparkSession", struct: "StructType", job: Job) -> "DataFrame":
     """A streaming DataFrame without rows, of type `struct` and our own columns, with the job's watermark."""
     from pyspark.sql import functions as F
-    from pyspark.sql.types import StructType
 
-    ours = cast("StructType", StructType.fromDDL(f"{POSITION_TYPE}, {RECORD_TYPE}"))
     rate = spark.readStream.format("rate").load()
-    columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in [*struct.fields, *ours.fields]]
+    columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in with_own(struct).fields]
     rows = rate.select(*columns)
     return rows.withWatermark(job.watermark.column, job.watermark.delay) if job.watermark else rows
 
@@ -262,13 +261,6 @@ def milliseconds(duration: str) -> int | None:
         else:
             return None
     return total
-
-
-def _nodes(plan: Any) -> Iterator[Any]:
-    yield plan
-    children = plan.children()
-    for number in range(children.size()):
-        yield from _nodes(children.apply(number))
 
 
 def _stateful(job: Job, inputs: Sequence[Input], nodes: Sequence[Any]) -> str | None:
@@ -341,8 +333,7 @@ def _is_bounded(name: str, node: Any) -> bool:
     columns = (
         node.groupingExpressions() if name == "Aggregate" else node.keys() if name == "Deduplicate" else node.output()
     )
-    found = [columns.apply(number) for number in range(columns.size())]
-    return any(_MARK in each.metadata().json() for each in found if each.getClass().getSimpleName() == _ATTRIBUTE)
+    return any(_MARK in each.metadata().json() for each in items_of(columns) if class_of(each) == ATTRIBUTE)
 
 
 def _reads_again(job: Job, inputs: Sequence[Input], nodes: Sequence[Any], stateful: str | None) -> bool:

@@ -121,13 +121,7 @@ class RunningJob:
         self._error: BaseException | None = None
         self._has_worked = False
         self._sink: BatchSink | None = None
-        self._topics = SameTopics(
-            connection,
-            spec.name,
-            streams=[each.topic for each in spec.streams],
-            tables=[each.topic for each in spec.inputs if each.kind == "changelog"],
-            outputs=[each.topic for each in spec.outputs],
-        )
+        self._topics = topics_of(spec, connection)
         self._quarantine = Quarantine(connection, registry, spec.job, spec.config.version, spec.fixed.output)
         late = Late(self._time_of() or "", spec.analysis.windows) if spec.analysis.stateful else None
         self._books = StreamBooks(spec.name, connection, spec.streams, spec.partitions, self._quarantine, late)
@@ -160,23 +154,8 @@ class RunningJob:
         session = job_session(self._root, spec.name, spec.config)
         if isinstance(self._rules, StatefulRules):
             self._rules.restart()
-        self._tables = {
-            each.parameter: PinnedTable(
-                self._schemas[each.parameter],
-                self._registry,
-                TableReader(self._connection, each.topic),
-                history=each.history,
-            )
-            for each in spec.inputs
-            if each.kind == "changelog"
-        }
-        identity = JobIdentity(spec.name, spec.config.version, str(spec.checkpoint))
-        outputs = [OutputTopic(each.topic, each.partitions) for each in spec.outputs]
-        if spec.analysis.rejects:
-            self._quarantine.ensure()
-            outputs.append(self._quarantine.output)
-        timeout_ms = spec.config.transaction_timeout_seconds * 1000
-        self._sink = BatchSink(identity, self._connection, outputs, transaction_timeout_ms=timeout_ms)
+        self._tables = tables_of(spec, self._connection, self._registry, self._schemas)
+        self._sink = sink_of(spec, self._connection, self._quarantine, spec.checkpoint)
         marker = self._sink.open(session)
         self._topics.begin(marker)
         self._marker = marker
@@ -414,11 +393,7 @@ class RunningJob:
         assert self._sink is not None
         counted = partial(self._counted, rows)
         reads = self._books.read(counted, rows.sparkSession, self._schemas, start, end, watermark, self._sink)
-        for parameter, table in self._tables.items():
-            if table.read is not None:
-                reads[parameter] = {table.schema.topic: reads_of(table.read, table.moved_from, table.position)}
-                table.read = None
-        return reads
+        return reads | table_reads(self._tables)
 
     def _counted(self, rows: "DataFrame", name: str) -> dict[str, Any]:
         """What was counted while the rows were used; if a job without state had no use for them, they are read now."""
@@ -496,6 +471,51 @@ class RunningJob:
             return int(datetime.fromisoformat(text).timestamp() * 1000), rows
         except ValueError:  # beyond the year 9999, by its delay or by a heartbeat: nothing can be later
             return _END_OF_TIME, rows
+
+
+def topics_of(spec: JobSpec, connection: Connection) -> SameTopics:
+    """The topics that a version reads and writes."""
+    return SameTopics(
+        connection,
+        spec.name,
+        streams=[each.topic for each in spec.streams],
+        tables=[each.topic for each in spec.inputs if each.kind == "changelog"],
+        outputs=[each.topic for each in spec.outputs],
+    )
+
+
+def tables_of(
+    spec: JobSpec, connection: Connection, registry: Registry, schemas: Mapping[str, TopicSchema]
+) -> dict[str, PinnedTable]:
+    """The tables that a version is joined with, by parameter; nothing of them is read yet."""
+    return {
+        each.parameter: PinnedTable(
+            schemas[each.parameter], registry, TableReader(connection, each.topic), history=each.history
+        )
+        for each in spec.inputs
+        if each.kind == "changelog"
+    }
+
+
+def table_reads(tables: Mapping[str, PinnedTable]) -> Reads:
+    """What was read of them since somebody last asked, by parameter."""
+    reads: Reads = {}
+    for parameter, table in tables.items():
+        if table.read is not None:
+            reads[parameter] = {table.schema.topic: reads_of(table.read, table.moved_from, table.position)}
+            table.read = None
+    return reads
+
+
+def sink_of(spec: JobSpec, connection: Connection, quarantine: Quarantine, checkpoint: Path) -> BatchSink:
+    """What a version writes with; its quarantine is there where its function may reject rows."""
+    outputs = [OutputTopic(each.topic, each.partitions) for each in spec.outputs]
+    if spec.analysis.rejects:
+        quarantine.ensure()
+        outputs.append(quarantine.output)
+    identity = JobIdentity(spec.name, spec.config.version, str(checkpoint))
+    timeout_ms = spec.config.transaction_timeout_seconds * 1000
+    return BatchSink(identity, connection, outputs, transaction_timeout_ms=timeout_ms)
 
 
 def _take_over(injections: Path) -> int:

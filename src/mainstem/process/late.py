@@ -6,11 +6,12 @@ What counts is the watermark of the batch before: that by which windows are clos
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from mainstem.process.plan_nodes import ATTRIBUTE, class_of, items_of
 from mainstem.process.reading import ERROR, POSITION, REASON, RECORD
 from mainstem.registry.spark import BAD, DECODED, ROW, STATUS, TopicSchema, decode_values, framed_id
 
@@ -83,9 +84,8 @@ def is_late(time: "Column", windows: Windows | None, watermark: int) -> "Column"
 
     micros = F.unix_micros(time)
     if windows is not None:
-        into = F.pmod(
-            micros - F.lit(windows.origin), F.lit(windows.slide)
-        )  # the last one that it is in began so long ago
+        # The last one that it is in began so long ago.
+        into = F.pmod(micros - F.lit(windows.origin), F.lit(windows.slide))
         micros = micros - into + F.lit(windows.duration)
     return micros <= F.lit(watermark * 1000)
 
@@ -96,21 +96,21 @@ def windows_of(spark: "SparkSession", nodes: Sequence[Any]) -> Windows | None:
     """
     for node in nodes:
         if node.isStreaming() and str(node.nodeName()) == "Aggregate":
-            found = (_definition(node.child(), each) for each in _items(node.groupingExpressions()))
+            found = (_definition(node.child(), each) for each in items_of(node.groupingExpressions()))
             return next((_measured(spark, each) for each in found if each is not None), None)
     return None
 
 
 def _definition(node: Any, column: Any) -> Any:
     """The struct of start and end that a window's column is made of, below `node`; None: it is no window's."""
-    if _class(column) != "AttributeReference" or not _WINDOW.search(column.metadata().json()):
+    if class_of(column) != ATTRIBUTE or not _WINDOW.search(column.metadata().json()):
         return None
     while True:
-        if _class(node) == "Expand":  # a projection for each window that a row is in, that of the last one first
-            place = next(n for n, each in enumerate(_items(node.output())) if each.exprId().equals(column.exprId()))
+        if class_of(node) == "Expand":  # a projection for each window that a row is in, that of the last one first
+            place = next(n for n, each in enumerate(items_of(node.output())) if each.exprId().equals(column.exprId()))
             return node.projections().apply(0).apply(place)
-        for each in _items(node.projectList()) if _class(node) == "Project" else ():
-            if _class(each) == "Alias" and each.exprId().equals(column.exprId()):
+        for each in items_of(node.projectList()) if class_of(node) == "Project" else ():
+            if class_of(each) == "Alias" and each.exprId().equals(column.exprId()):
                 return each.child()
         if node.children().size() != 1:
             return None
@@ -119,7 +119,7 @@ def _definition(node: Any, column: Any) -> Any:
 
 def _measured(spark: "SparkSession", window: Any) -> Windows | None:
     """What a window's struct gives for some event times; None where it asks for more than that."""
-    columns = list({each.exprId().id(): each for each in _items(window.references().toSeq())}.values())
+    columns = list({each.exprId().id(): each for each in items_of(window.references().toSeq())}.values())
     if len(columns) != 1:
         return None
     jvm: Any = spark._jvm
@@ -139,11 +139,3 @@ def _measured(spark: "SparkSession", window: Any) -> Windows | None:
         middle = (within + beyond) // 2
         within, beyond = (middle, beyond) if at(middle)[0] == origin else (within, middle)
     return Windows(end - origin, at(beyond)[0] - origin, origin)
-
-
-def _items(seq: Any) -> Iterator[Any]:
-    return (seq.apply(number) for number in range(seq.size()))
-
-
-def _class(node: Any) -> str:
-    return str(node.getClass().getSimpleName())

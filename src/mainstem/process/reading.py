@@ -6,7 +6,7 @@ the query after the batch ran. Only if a row may be late is the batch's range re
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -18,10 +18,12 @@ from mainstem.registry.spark import BAD, DECODED, ROW, STATUS, TOMBSTONE, TopicS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 POSITION = "_position"
 """The struct column that every input row has beside its own: partition int, offset long, timestamp timestamp."""
 
+POSITION_TYPE = f"{POSITION} struct<partition:int,offset:bigint,timestamp:timestamp>"
 RECORD = "_record"
 """The struct column with the record as it came; jobs whose functions do not use it do without."""
 RECORD_TYPE = f"{RECORD} struct<topic:string,key:binary,value:binary,headers:array<struct<key:string,value:binary>>>"
@@ -46,6 +48,14 @@ class Observed(msgspec.Struct, frozen=True):
 
 class BooksMissing(MainstemError):
     """Spark has no counts for a batch that it ran, so the audit cannot be told of it: the batch is not committed."""
+
+
+def with_own(columns: "StructType") -> "StructType":
+    """The columns of a stream's rows as a function sees them: those of its values, and our own."""
+    from pyspark.sql.types import StructType
+
+    ours = cast("StructType", StructType.fromDDL(f"{POSITION_TYPE}, {RECORD_TYPE}"))
+    return StructType([*columns.fields, *ours.fields])
 
 
 def kafka_options(connection: Connection) -> dict[str, str]:

@@ -30,14 +30,12 @@ from mainstem.core.prepared import prepared
 from mainstem.process.books import StreamBooks
 from mainstem.process.calling import call
 from mainstem.process.diagnosis import failed
-from mainstem.process.identity import SameTopics
-from mainstem.process.job import JobSpec
+from mainstem.process.job import JobSpec, sink_of, table_reads, tables_of, topics_of
 from mainstem.process.outputs import Quarantine, records
 from mainstem.process.project import Input
-from mainstem.process.reading import BooksMissing, metrics_of, range_of, reads_of, typed_rows
+from mainstem.process.reading import BooksMissing, metrics_of, range_of, typed_rows
 from mainstem.process.session import job_session
-from mainstem.process.sink import BatchSink, JobIdentity, OutputTopic
-from mainstem.process.tables import PinnedTable, TableReader
+from mainstem.process.sink import BatchSink
 from mainstem.registry.client import Registry
 from mainstem.registry.spark import unknown_id, with_id
 
@@ -117,13 +115,7 @@ class SliceRunner:
         self._directory = spec.home / SLICES
         self._schemas = dict(spec.schemas)
         self._quarantine = Quarantine(connection, registry, spec.job, spec.config.version, spec.fixed.output)
-        self._topics = SameTopics(
-            connection,
-            spec.name,
-            streams=[each.topic for each in spec.streams],
-            tables=[each.topic for each in spec.inputs if each.kind == "changelog"],
-            outputs=[each.topic for each in spec.outputs],
-        )
+        self._topics = topics_of(spec, connection)
 
     def run(self, wanted: Slice) -> SliceResult:
         """Run a slice unless it is there; durable and visible on return, as a whole.
@@ -137,7 +129,7 @@ class SliceRunner:
             raise SliceOpen(f"slice {wanted} is not over", hint="a slice ends in the past")
         self._make_directory()
         session = job_session(self._root, self.spec.name, self.spec.config)
-        sink = self._sink()
+        sink = sink_of(self.spec, self._connection, self._quarantine, self._directory)
         try:
             marker = sink.open(session)
             self._topics.begin(marker)
@@ -205,16 +197,6 @@ class SliceRunner:
 
     # -- rows
 
-    def _sink(self) -> BatchSink:
-        spec = self.spec
-        outputs = [OutputTopic(each.topic, each.partitions) for each in spec.outputs]
-        if spec.analysis.rejects:
-            self._quarantine.ensure()
-            outputs.append(self._quarantine.output)
-        identity = JobIdentity(spec.name, spec.config.version, str(self._directory))
-        timeout_ms = spec.config.transaction_timeout_seconds * 1000
-        return BatchSink(identity, self._connection, outputs, transaction_timeout_ms=timeout_ms)
-
     def _attempt(self, session: "SparkSession", sink: BatchSink, number: int, plan: PlannedSlice) -> SliceResult:
         """Run it; with a schema that a producer has registered since, once more."""
         for left in reversed(range(_ATTEMPTS)):
@@ -234,7 +216,9 @@ class SliceRunner:
 
     def _write(self, session: "SparkSession", sink: BatchSink, number: int, plan: PlannedSlice) -> SliceResult:
         spec = self.spec
-        tables = self._pinned()
+        tables = tables_of(spec, self._connection, self._registry, self._schemas)
+        for table in tables.values():
+            table.move()
         kept: list[DataFrame] = []
         books = StreamBooks(spec.name, self._connection, spec.streams, spec.partitions, self._quarantine, None)
         starts, ends = ({topic: {topic: each} for topic, each in side.items()} for side in (plan.starts, plan.ends))
@@ -249,11 +233,8 @@ class SliceRunner:
 
         def reads() -> Reads:
             found = books.read(counted, session, self._schemas, starts, ends, 0, sink)
-            for parameter, table in tables.items():
-                if table.read is not None:
-                    found[parameter] = {table.schema.topic: reads_of(table.read, table.moved_from, table.position)}
             self._topics.check()
-            return found
+            return found | table_reads(tables)
 
         try:
             frames = {each.parameter: self._rows(session, each, plan) for each in spec.streams}
@@ -284,22 +265,6 @@ class SliceRunner:
         raw = range_of(session, self._connection, each.topic, starts, ends, headers=record)
         partitions = self.spec.partitions[each.topic]
         return typed_rows(raw, self._schemas[each.parameter], partitions, None, each.parameter, record=record)
-
-    def _pinned(self) -> dict[str, PinnedTable]:
-        """The tables as they are now, by parameter."""
-        tables = {
-            each.parameter: PinnedTable(
-                self._schemas[each.parameter],
-                self._registry,
-                TableReader(self._connection, each.topic),
-                history=each.history,
-            )
-            for each in self.spec.inputs
-            if each.kind == "changelog"
-        }
-        for table in tables.values():
-            table.move()
-        return tables
 
 
 def _told(time_ms: int) -> str:

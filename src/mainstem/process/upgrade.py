@@ -7,11 +7,13 @@ within a plan do, their code is all that is known.
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
+
+from mainstem.process.plan_nodes import nodes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,7 +58,11 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 def shape_of(
-    spark: "SparkSession", plans: Sequence[Any], inputs: Mapping[str, str], outputs: Mapping[str, str], code: str
+    spark: "SparkSession",
+    plans: Sequence[Any],
+    inputs: Mapping[str, str],
+    outputs: Mapping[str, str],
+    code: Callable[[], str],
 ) -> Shape:
     """The shape of a job.
 
@@ -65,9 +71,10 @@ def shape_of(
         plans: of its results, analyzed.
         inputs: parameter -> what is read.
         outputs: topic -> what is written.
-        code: a hash of the project's code.
+        code: gives a hash of the project's code, and is called where a plan calls functions of Python.
     """
-    nodes = [node for plan in plans for node in _inner(plan.canonicalized())]
+    # Without its leaves, which name what Spark made for them.
+    nodes = [node for plan in plans for node in nodes_of(plan.canonicalized()) if not node.children().isEmpty()]
     names = [str(node.nodeName()) for node in nodes]
     texts = [_UUID.sub("", str(node.simpleString(10_000))) for node in nodes]
     filters = [text for name, text in zip(names, texts, strict=True) if name == "Filter"]
@@ -82,7 +89,7 @@ def shape_of(
         [name for name in names if name not in _PLAIN],
         filters,
         told,
-        code if is_python else "",
+        code() if is_python else "",
     )
 
 
@@ -99,13 +106,3 @@ def upgrade(before: Shape, after: Shape) -> Upgrade:
     if (before.expressions, before.code) != (after.expressions, after.code):
         return Upgrade.COMPUTATION
     return Upgrade.TRANSPARENT
-
-
-def _inner(node: Any) -> Iterator[Any]:
-    """The nodes of a plan, but for its leaves, which name what Spark made for them."""
-    children = node.children()
-    if children.isEmpty():
-        return
-    yield node
-    for number in range(children.size()):
-        yield from _inner(children.apply(number))
