@@ -132,6 +132,7 @@ def test_rows_and_position_agree_after_kills(tmp_path, kind):
     assert kill_loop(kind, tmp_path, times=20, seed=1) > 0
 
 
+@pytest.mark.timeout(1200)  # 200 starts of Python; beside other work each takes seconds
 @pytest.mark.long
 @pytest.mark.parametrize("kind", CHECKS)
 def test_rows_and_position_agree_after_many_kills(tmp_path, kind):

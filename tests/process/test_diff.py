@@ -1,6 +1,7 @@
 """Where two versions can be compared as they are, where not, and what the answer says of a difference's cause."""
 
 import json
+import time
 from contextlib import contextmanager
 
 import msgspec
@@ -155,10 +156,11 @@ def commit_next_batch(connection, job):
     marker = Marker(job, "1", "uuid", 8, {"o": {"orders": {0: 6}}}, read=read, ends={job: {0: 3}})
     transaction = SharedTransaction(connection, f"driver-{job}", timeout_ms=20_000)
     transaction.fence()
+    now = int(time.time() * 1000)
     with transaction.writer(transaction.begin()) as writer:
-        writer.append(TopicPartition(job, 0), [b"new"], [b'{"n": 9}'], None, 1)
+        writer.append(TopicPartition(job, 0), [b"new"], [b'{"n": 9}'], None, now)
         key = job_key(job, "1").encode()
-        writer.append(TopicPartition(COMMITS, 0), [key], [msgspec.json.encode(marker)], None, 1)
+        writer.append(TopicPartition(COMMITS, 0), [key], [msgspec.json.encode(marker)], None, now)
         counts = {partition: each.count for partition, each in writer.finish().items()}
     transaction.commit(counts)
     transaction.close()

@@ -1,6 +1,7 @@
 """A plain consumer of the spliced topic: it has what the current version wrote, through cutovers and back."""
 
 import threading
+import time
 
 import msgspec
 import pytest
@@ -228,7 +229,7 @@ def test_marks_of_transactions_and_what_was_aborted_are_not_what_a_stream_went_o
         transaction = SharedTransaction(log_connection, f"driver-{job}", timeout_ms=20_000)
         transaction.fence()
         with transaction.writer(transaction.begin()) as writer:
-            writer.append(TopicPartition(job, 0), [key], [b"1"], None, 1)
+            writer.append(TopicPartition(job, 0), [key], [b"1"], None, int(time.time() * 1000))
             found = {partition: each.count for partition, each in writer.finish().items()}
         transaction.commit(found) if counts else transaction.abort()
         transaction.close()

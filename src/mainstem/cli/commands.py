@@ -169,7 +169,7 @@ def extra_of(module: str) -> str | None:
     from mainstem.standalone.doctor import EXTRAS
 
     package = module.partition(".")[0]
-    return next((extra for extra, modules in EXTRAS.items() if package in modules), None)
+    return next((extra for extra, modules in EXTRAS.items() if package in {m.partition(".")[0] for m in modules}), None)
 
 
 def fail(error: MainstemError) -> NoReturn:

@@ -19,7 +19,7 @@ from mainstem.standalone.disks import disk_of
 EXTRAS: dict[str, tuple[str, ...]] = {
     "gateway": ("starlette", "uvicorn", "httptools", "fastavro"),
     "postgres": ("psycopg2", "fastavro"),
-    "spark": ("pyspark", "pyarrow", "pandas", "numpy", "deltalake", "fastavro"),
+    "spark": ("pyspark", "pyarrow", "pandas", "numpy", "google.protobuf", "deltalake", "fastavro"),
     "serve": ("rocksdict", "tantivy", "duckdb", "pyarrow", "pytz", "starlette", "uvicorn", "httptools", "fastavro"),
     "oauth": ("joserfc",),
 }
@@ -52,8 +52,15 @@ def check_extra(extra: str) -> None:
         UserError: a module of it is not installed.
     """
     for module in EXTRAS[extra]:
-        if importlib.util.find_spec(module) is None:
+        if not _is_installed(module):
             raise not_installed(module, extra)
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the package it is in
+        return False
 
 
 def not_installed(module: str, extra: str) -> UserError:
@@ -86,7 +93,7 @@ def _python() -> Iterator[Finding]:
 
 def _packages() -> Iterator[Finding]:
     for extra, modules in EXTRAS.items():
-        missing = [module for module in modules if importlib.util.find_spec(module) is None]
+        missing = [module for module in modules if not _is_installed(module)]
         how = f"missing: {', '.join(missing)}; {NEEDED_BY[extra]} needs it: pip install 'mainstem[{extra}]'"
         found = how if missing else "installed"
         yield Finding("warn" if missing else "ok", f"extra {extra}", found)
@@ -98,7 +105,7 @@ def _java() -> Iterator[Finding]:
     try:
         java = find_java()
     except MainstemError as error:
-        installed = importlib.util.find_spec("pyspark") is not None
+        installed = _is_installed("pyspark")
         yield Finding("bad" if installed else "warn", "Java 17 or newer, for Spark", f"{error} ({error.hint})")
     else:
         yield Finding("ok", "Java 17 or newer, for Spark", str(java.home))
