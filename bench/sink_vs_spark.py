@@ -1,11 +1,12 @@
 """Our exactly-once sink beside Spark's own at-least-once sink: same session, same input, same log, interleaved runs.
 
-    python -m bench.sink_vs_spark [--kafka] [--bootstrap HOST:PORT] [--records 1000000] [--runs 3] [--keep DIR]
+    python -m bench.sink_vs_spark [--kafka] [--bootstrap HOST:PORT] [--records 1000000] [--runs 7] [--keep DIR]
 
 Input: 100-byte values with 10-byte keys and one header in a topic of 2 partitions, read by Spark's connector. Output: a
 topic of 2 partitions. Ours has everything on: keys, headers, murmur2, order by source offset, fingerprints, marker,
 progress, group offsets. It starts the embedded log, or with `--kafka` an Apache Kafka 4.3.0, unless `--bootstrap` names
-one that runs. One line per run, then the medians; kept under bench/results/.
+one that runs. First all records in one batch, then small batches one after the other, of which the time of the whole
+batch counts. One line per run, then the medians; kept under bench/results/.
 """
 
 import argparse
@@ -18,9 +19,10 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import psutil
 
@@ -35,9 +37,11 @@ from mainstem.process.session import SparkConfig, job_session, start_session
 from tests.support.kafka_cluster import KafkaCluster
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 PARTITIONS = 2
+SMALL = 100  # records of a small batch
+WARM, COUNTED = 20, 60  # small batches
 
 
 def main() -> None:
@@ -45,7 +49,7 @@ def main() -> None:
     parser.add_argument("--bootstrap", default="")
     parser.add_argument("--kafka", action="store_true", help="on Apache Kafka instead of the embedded log")
     parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--profile", action="store_true", help="profile a task of our sink")
     parser.add_argument("--only", default="")
     parser.add_argument("--keep", type=Path, default=RESULTS, help="directory for what is printed")
@@ -64,25 +68,47 @@ def main() -> None:
         source = fill(connection, arguments.records)
         spark = start(directory)
         stack.callback(spark.stop)
-        ways = {"read only": read_only, "spark": spark_sink, "mainstem": our_sink}
-        ways = {name: way for name, way in ways.items() if arguments.only in ("", name)}
+        ways = {name: way for name, way in WAYS.items() if arguments.only in ("", name)}
+        here = Bench(spark, connection, source, arguments.records, directory)
         for way in ways.values():  # the JVM compiles and the workers import what they need
-            way(spark, connection, source, arguments.records, directory)
-        seconds: dict[str, list[float]] = {name: [] for name in ways}
-        cpu: dict[str, list[float]] = {name: [] for name in ways}
-        for run in range(arguments.runs):
-            for name, way in ways.items():
-                took, used = way(spark, connection, source, arguments.records, directory)
-                seconds[name].append(took)
-                cpu[name].append(used)
-                rate = arguments.records / took
-                report.say(f"run {run + 1}  {name:10} {took:7.2f} s  {rate:10,.0f} records/s  {used:6.1f} CPU s")
-        medians = {name: statistics.median(times) for name, times in seconds.items()}
-        for name, median in medians.items():
-            used = statistics.median(cpu[name]) / arguments.records * 1e6
-            report.say(f"median {name:10} {arguments.records / median:10,.0f} records/s  {used:.2f} CPU us per record")
-        if "spark" in medians and "mainstem" in medians:
-            report.say(f"mainstem / spark: {medians['spark'] / medians['mainstem']:.2f}")
+            here.one_batch(way)
+        large(here, ways, arguments.runs, report)
+        small(here, ways, arguments.runs, report)
+
+
+def large(here: "Bench", ways: dict[str, "Way"], runs: int, report: Report) -> None:
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    cpu: dict[str, list[float]] = {name: [] for name in ways}
+    for run in range(runs):
+        for name, way in ways.items():
+            took, used = here.one_batch(way)
+            seconds[name].append(took)
+            cpu[name].append(used)
+            rate = here.records / took
+            report.say(f"run {run + 1}  {name:10} {took:7.2f} s  {rate:10,.0f} records/s  {used:6.1f} CPU s")
+    medians = {name: statistics.median(times) for name, times in seconds.items()}
+    for name, median in medians.items():
+        used = statistics.median(cpu[name]) / here.records * 1e6
+        report.say(f"median {name:10} {here.records / median:10,.0f} records/s  {used:.2f} CPU us per record")
+    if "spark" in medians and "mainstem" in medians:
+        report.say(f"mainstem / spark: {medians['spark'] / medians['mainstem']:.2f}")
+
+
+def small(here: "Bench", ways: dict[str, "Way"], runs: int, report: Report) -> None:
+    report.say(f"{COUNTED} batches of {SMALL} records after {WARM} others")
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    cpu: dict[str, list[float]] = {name: [] for name in ways}
+    for run in range(runs):
+        for name, way in ways.items():
+            took, used = here.many_batches(way)
+            found[name].append(took)
+            cpu[name].append(used)
+            report.say(f"run {run + 1}  {name:10} {took:6.0f} ms per batch  {used:6.0f} CPU ms")
+    medians = {name: statistics.median(times) for name, times in found.items()}
+    for name, median in medians.items():
+        report.say(f"median {name:10} {median:6.0f} ms per batch  {statistics.median(cpu[name]):6.0f} CPU ms")
+    if "spark" in medians and "mainstem" in medians:
+        report.say(f"mainstem - spark: {medians['mainstem'] - medians['spark']:.0f} ms per batch")
 
 
 @contextlib.contextmanager
@@ -157,84 +183,120 @@ def stream(spark: "SparkSession", connection: Connection, source: str, limit: in
     return spark.readStream.name("source").format("kafka").options(**options).load()
 
 
-def read_only(
-    spark: "SparkSession", connection: Connection, source: str, records: int, directory: Path
-) -> tuple[float, float]:
-    spark = job_session(spark, "bench", JobConfig())
-    took: dict[str, float] = {}
+class Way(Protocol):
+    """What is done with a batch, and what is read for it, while its context lasts."""
 
+    def __call__(
+        self, spark: "SparkSession", connection: Connection, checkpoint: Path, output: str
+    ) -> AbstractContextManager[tuple[tuple["Column | str", ...], Callable[["DataFrame", int], None]]]: ...
+
+
+Told: TypeAlias = Iterator[tuple[tuple["Column | str", ...], Callable[["DataFrame", int], None]]]
+
+
+@contextlib.contextmanager
+def read_only(spark: "SparkSession", connection: Connection, checkpoint: Path, output: str) -> Told:
+    yield ("key", "value", "headers"), lambda frame, _: frame.write.format("noop").mode("append").save()
+
+
+@contextlib.contextmanager
+def spark_sink(spark: "SparkSession", connection: Connection, checkpoint: Path, output: str) -> Told:
     def batch(frame: "DataFrame", number: int) -> None:
-        with measured(took):
-            frame.write.format("noop").mode("append").save()
+        frame.write.format("kafka").options(**connection.spark(), topic=output).save()
 
-    frame = stream(spark, connection, source, records).select("key", "value", "headers")
-    run_once(frame.writeStream.foreachBatch(batch), directory, took)
-    return took["seconds"], took["cpu"]
+    yield ("key", "value", "headers"), batch
 
 
-def spark_sink(
-    spark: "SparkSession", connection: Connection, source: str, records: int, directory: Path
-) -> tuple[float, float]:
-    spark = job_session(spark, "bench", JobConfig())
-    output, took = new_output(connection), dict[str, float]()
-
-    def batch(frame: "DataFrame", number: int) -> None:
-        with measured(took):
-            frame.write.format("kafka").options(**connection.spark(), topic=output).save()
-
-    frame = stream(spark, connection, source, records).select("key", "value", "headers")
-    run_once(frame.writeStream.foreachBatch(batch), directory, took)
-    check(connection, output, records)
-    return took["seconds"], took["cpu"]
-
-
-def our_sink(
-    spark: "SparkSession", connection: Connection, source: str, records: int, directory: Path
-) -> tuple[float, float]:
+@contextlib.contextmanager
+def our_sink(spark: "SparkSession", connection: Connection, checkpoint: Path, output: str) -> Told:
     from pyspark.sql import functions as F
 
-    from mainstem.process.offsets import read_plan
+    from mainstem.process.offsets import read_plan, records_between
     from mainstem.process.sink import BatchSink, JobIdentity, OutputTopic
+    from mainstem.process.sink_direct import FEW_RECORDS
 
-    spark = job_session(spark, "bench", JobConfig())
-    output, took = new_output(connection), dict[str, float]()
-    checkpoint = directory / uuid.uuid4().hex
     sink = BatchSink(JobIdentity(output, "v1", str(checkpoint)), connection, [OutputTopic(output, PARTITIONS)])
     sink.open(spark)
 
     def batch(frame: "DataFrame", number: int) -> None:
-        with measured(took):
-            result = sink.write(frame, number, read_plan(checkpoint, number).ends)
+        before, plan = read_plan(checkpoint, number - 1), read_plan(checkpoint, number)
+        few = records_between(before.ends, plan.ends) <= FEW_RECORDS
+        result = sink.write(frame, number, plan.ends, recount=(lambda: None) if few else None)
         if os.environ.get("VERBOSE"):
             print(f"   write {result.write_ms:.0f} ms, commit {result.commit_ms:.0f} ms")
 
-    frame = stream(spark, connection, source, records).select(
-        F.lit(output).alias("topic"),
-        "key",
-        "value",
-        "headers",
-        F.col("partition").alias("_partition"),
-        F.col("offset").alias("_offset"),
-    )
-    run_once(frame.writeStream.foreachBatch(batch), directory, took, checkpoint)
+    place = (F.col("partition").alias("_partition"), F.col("offset").alias("_offset"))
+    yield (F.lit(output).alias("topic"), "key", "value", "headers", *place), batch
     sink.close()
-    check(connection, output, records)
-    return took["seconds"], took["cpu"]
 
 
-def run_once(writer: Any, directory: Path, took: dict[str, float], checkpoint: Path | None = None) -> None:
-    """One batch: the source has names (`enableSourceEvolution`), so it gets one."""
-    query = (
-        writer.option("checkpointLocation", str(checkpoint or directory / uuid.uuid4().hex))
-        .trigger(processingTime="1 second")
-        .start()
-    )
-    while "cpu" not in took and query.isActive:
-        time.sleep(0.02)
-    failure = query.exception()
-    query.stop()
-    if failure is not None:
-        raise failure
+WAYS: dict[str, Way] = {"read only": read_only, "spark": spark_sink, "mainstem": our_sink}
+
+
+class Bench:
+    """All ways have the same session's JVM, log and input; each run has a checkpoint and an output of its own."""
+
+    def __init__(
+        self, spark: "SparkSession", connection: Connection, source: str, records: int, directory: Path
+    ) -> None:
+        self.records = records
+        self._spark, self._connection, self._source, self._directory = spark, connection, source, directory
+
+    def one_batch(self, way: Way) -> tuple[float, float]:
+        """Seconds, and those of the processors, that a batch of all records takes, without its planning."""
+        took: dict[str, float] = {}
+
+        def around(batch: Callable[["DataFrame", int], None]) -> Callable[["DataFrame", int], None]:
+            def timed(frame: "DataFrame", number: int) -> None:
+                with measured(took):
+                    batch(frame, number)
+
+            return timed
+
+        with self._query(way, self.records, "1 second", around) as (query, output):
+            while "cpu" not in took and query.isActive:
+                time.sleep(0.02)
+        if way is not read_only:
+            check(self._connection, output, self.records)
+        return took["seconds"], took["cpu"]
+
+    def many_batches(self, way: Way) -> tuple[float, float]:
+        """The median of the milliseconds that a whole small batch takes, commit log and all, and those of the
+        processors.
+        """
+        first, used = 0, 0.0
+        with self._query(way, SMALL, "0 seconds", lambda batch: batch) as (query, _):
+            last = 0
+            while last < WARM + COUNTED and query.isActive:
+                time.sleep(0.05)
+                last = query.lastProgress["batchId"] if query.lastProgress else 0
+                if last < WARM:
+                    first, used = last, cpu_seconds()
+            used = (cpu_seconds() - used) / (last - first)
+            progress = [each for each in query.recentProgress if WARM <= each["batchId"] < WARM + COUNTED]
+        return statistics.median(each["durationMs"]["triggerExecution"] for each in progress), used * 1000
+
+    @contextlib.contextmanager
+    def _query(
+        self,
+        way: Way,
+        records: int,
+        trigger: str,
+        around: Callable[[Callable[["DataFrame", int], None]], Callable[["DataFrame", int], None]],
+    ) -> Iterator[tuple[Any, str]]:
+        output, checkpoint = new_output(self._connection), self._directory / uuid.uuid4().hex
+        spark = job_session(self._spark, "bench", JobConfig())
+        with way(spark, self._connection, checkpoint, output) as (columns, batch):
+            frame = stream(spark, self._connection, self._source, records).select(*columns)
+            writer = frame.writeStream.foreachBatch(around(batch)).trigger(processingTime=trigger)
+            query = writer.option("checkpointLocation", str(checkpoint)).start()
+            try:
+                yield query, output
+                failure = query.exception()
+            finally:
+                query.stop()
+        if failure is not None:
+            raise failure
 
 
 def new_output(connection: Connection) -> str:

@@ -191,6 +191,41 @@ def test_the_last_windows_close_also_when_spark_is_started_again_before_the_batc
 
 
 @pytest.mark.spark
+def test_rows_that_were_many_after_all_are_counted_once(
+    spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
+):
+    """The driver computes them, leaves them to the workers, and they are computed again."""
+    jobs = """
+        @stream(to="SHOP.parts", key="customer")
+        def parts(orders):
+            many = orders.select("id", "customer", F.explode(F.sequence(F.lit(1), F.lit(4000))).alias("part"))
+            return many.withColumn("_rejected", F.expr("if(id = 2 AND part < 4, 'not wanted', null)"))
+
+        @table(to="SHOP.per_minute", key=["customer", "minute", "part"], watermark=("at", "1 minute"))
+        def per_minute(orders):
+            parts = orders.select("customer", "at", F.explode(F.sequence(F.lit(1), F.lit(4000))).alias("part"))
+            minutes = parts.groupBy("customer", "part", F.window("at", "1 minute")).agg(F.count("*").alias("orders"))
+            return minutes.withColumn("minute", F.col("window.start")).drop("window")
+    """
+    project = write_project(tmp_path / "project", shop, jobs)
+    driver = driver_of(spark, project, log_connection, registry_url, tmp_path / "data")
+    drivers.append(driver)
+    orders = [order(n, "ann", n) for n in range(1, 7)]
+    driver.start()  # makes the input
+    put_rows(log_connection, live_registry, f"{shop}.orders", ORDERS, orders, ("customer",))
+    say_end(log_connection, f"{shop}.orders", int((NOON + timedelta(minutes=7)).timestamp() * 1000))
+    run_until(driver, lambda: ended(driver, f"{shop}.per_minute") and ended(driver, f"{shop}.parts"))
+    assert len(read_all(log_connection, f"{shop}.parts")) == 6 * 4000 - 3
+    assert {row["orders"] for row in read_all(log_connection, f"{shop}.per_minute")} == {1}
+    assert len(read_all(log_connection, f"{shop}.per_minute")) == 6 * 4000
+    for job in ("parts@1", "per_minute@1"):
+        assert audit_of(log_connection, job, f"{shop}.orders")["rows"] == 6
+    marker = read_markers(log_connection)["parts@1"]
+    assert sum(each.count for each in marker.written[f"{shop}.parts"].values()) == 6 * 4000 - 3
+    assert sum(each.count for each in marker.written[f"{shop}.parts.quarantine"].values()) == 3
+
+
+@pytest.mark.spark
 def test_late_rows_are_counted_exactly_and_a_restart_goes_on(
     spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
 ):

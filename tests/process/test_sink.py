@@ -35,7 +35,9 @@ def connection(request):
 class Job:
     """A job with one input and, unless told otherwise, one output of four partitions."""
 
-    def __init__(self, spark, connection, directory):
+    def __init__(self, spark, connection, directory, *, directly):
+        self.directly = directly
+        self.recounted = 0
         self.spark, self.connection, self.name = spark, connection, f"job-{uuid.uuid4().hex[:8]}"
         self.source, self.output = f"{self.name}.in", f"{self.name}.out"
         ensure_topic(connection, self.source, 1)
@@ -54,7 +56,12 @@ class Job:
 
     def write(self, sink, batch, rows, **settings):
         (self.checkpoint / "offsets" / str(batch)).write_text("plan")
+        if self.directly:
+            settings["recount"] = self.recount
         return sink.write(rows, batch, self.ends(batch), **settings)
+
+    def recount(self):
+        self.recounted += 1
 
     def ends(self, batch):
         return {"source": {self.source: {0: batch + 1}}}
@@ -63,9 +70,10 @@ class Job:
         return self.spark.createDataFrame([(self.output, *pair) for pair in pairs], schema)
 
 
-@pytest.fixture
-def job(spark, connection, tmp_path):
-    job = Job(spark, connection, tmp_path)
+@pytest.fixture(params=["workers", "driver"])
+def job(request, spark, connection, tmp_path):
+    """Whose rows Spark's workers write, or the driver itself."""
+    job = Job(spark, connection, tmp_path, directly=request.param == "driver")
     yield job
     for sink in job.sinks:
         sink.close()
@@ -206,7 +214,7 @@ def test_a_batch_is_evaluated_once(job):
             yield batch
 
     job.write(job.open(), 0, job.rows([(b"a", b"1"), (b"b", b"2")]).mapInArrow(count, SCHEMA))
-    assert ran.value == 2
+    assert (ran.value, job.recounted) == (2, 0)
 
 
 def test_a_batch_that_fails_halfway_is_invisible_and_can_be_tried_again(job):
@@ -257,7 +265,7 @@ def test_all_of_the_jobs_own_work_is_done_before_anything_is_written(job, tmp_pa
         job.spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
         looker.join()
     assert early == [[]]
-    assert claims
+    assert bool(claims) is not job.directly
     assert len(read(job.connection, job.output)) == 3
 
 

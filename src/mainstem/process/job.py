@@ -41,14 +41,15 @@ from mainstem.process.heartbeats import (
 )
 from mainstem.process.identity import SameTopics
 from mainstem.process.late import Late
-from mainstem.process.offsets import read_plan
+from mainstem.process.offsets import read_plan, records_between
 from mainstem.process.outputs import JobOutput, Quarantine, records
 from mainstem.process.planting import Stand, next_step, plant, stand_of
 from mainstem.process.project import Input, JobConfig
-from mainstem.process.reading import BooksMissing, query_metrics, reads_of, stream_of, typed_rows
+from mainstem.process.reading import BooksMissing, forget_metrics, query_metrics, reads_of, stream_of, typed_rows
 from mainstem.process.session import job_session
 from mainstem.process.sink import BatchSink, JobIdentity, OutputTopic, SinkRefused
 from mainstem.process.sink_checkpoint import INJECTION_SOURCE, Checkpoint
+from mainstem.process.sink_direct import FEW_RECORDS
 from mainstem.process.tables import PinnedTable, TableReader
 from mainstem.process.versions import Fixed
 from mainstem.registry.client import Registry
@@ -337,6 +338,7 @@ class RunningJob:
         spec, sink = self.spec, self._sink
         assert sink is not None
         before, plan = read_plan(spec.checkpoint, number - 1), read_plan(spec.checkpoint, number)
+        is_small = records_between(before.ends, plan.ends) <= FEW_RECORDS
         tables = self._pin()
         again = not spec.analysis.stateful and (spec.analysis.reads_again or len(spec.streams) > 1)
         kept = rows.persist() if again else None  # what is read twice would be counted twice
@@ -358,6 +360,7 @@ class RunningJob:
                 reads=read,
                 topics=lambda: self._topics.kept | self._quarantine.kept,
                 event_time=plan.watermark + self._delay if plan.watermark else 0,
+                recount=partial(self._recount, kept) if is_small else None,
             )
         finally:
             if kept is not None:
@@ -404,6 +407,11 @@ class RunningJob:
                 raise
             rows.write.format("noop").mode("append").save()
             return query_metrics(self._query, name)
+
+    def _recount(self, kept: "DataFrame | None") -> None:
+        """The rows of this batch will be used again: what is counted of them begins anew, unless they are kept."""
+        if kept is None:
+            forget_metrics(self._query)
 
     def _remember(self, ends: Mapping[str, NextOffsets]) -> None:
         with self._lock:

@@ -10,6 +10,7 @@ Sources stand in the order of the query's plan. A topic is read by one source on
 so its name is taken as the source's.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,16 @@ class _Files(msgspec.Struct, rename="camel"):
 
 NOTHING = BatchPlan(0, {})
 """Before the first batch."""
+
+
+def records_between(start: Mapping[str, NextOffsets], end: Mapping[str, NextOffsets]) -> int:
+    """How many offsets there are: at least as many as records, and many more where a topic does not begin at 0."""
+    return sum(
+        offset - start.get(source, {}).get(topic, {}).get(partition, 0)
+        for source, topics in end.items()
+        for topic, partitions in topics.items()
+        for partition, offset in partitions.items()
+    )
 
 
 def read_plan(checkpoint: Path, batch: int) -> BatchPlan:

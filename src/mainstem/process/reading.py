@@ -184,9 +184,17 @@ def query_metrics(query: Any, name: str) -> dict[str, Any]:
     Raises:
         BooksMissing: nothing was counted.
     """
-    return metrics_of(
-        query._jsq.streamingQuery().lastExecution() if hasattr(query, "_jsq") else query.lastExecution(), name
-    )
+    return metrics_of(_execution(query), name)
+
+
+def forget_metrics(query: Any) -> None:
+    """Have `query_metrics` count from the beginning, before the rows of the batch are used again."""
+    _execution(query).executedPlan().resetMetrics()
+
+
+def _execution(query: Any) -> Any:
+    """Of the batch that a query runs now."""
+    return query._jsq.streamingQuery().lastExecution() if hasattr(query, "_jsq") else query.lastExecution()
 
 
 def metrics_of(execution: Any, name: str) -> dict[str, Any]:

@@ -116,7 +116,15 @@ _AVRO_LIMITS = " ".join(
 _WORKERS_PATH = "spark.executorEnv.PYTHONPATH"
 IMPORTS = "spark.mainstem.imports"
 """A setting of our own: `worker_imports` of a session that `start_session` gave."""
-_LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+_LOCAL = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # The usual one renames by Hadoop's FileContext, which starts `readlink` as a process for each file, a hundred times
+    # in a batch with state (docs/decisions/spark-start.md).
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
 
 
 class BadSparkSetting(UserError):

@@ -6,7 +6,8 @@
 
 The rules and what each is for: docs/decisions/sink.md; the protocol: `sink_commit`; what runs in Spark's workers:
 `sink_task`. The rows are shuffled by output partition before they are written. That gives every partition one writer,
-and it means that all of the job's own work is done, and lies on disk, before the transaction opens.
+and it means that all of the job's own work is done, and lies on disk, before the transaction opens. Few rows come to
+the driver instead, which writes them itself: `sink_direct`.
 """
 
 import time
@@ -25,7 +26,8 @@ from mainstem.process.reading import BooksMissing, metrics_of
 from mainstem.process.session import check_rules, is_local
 from mainstem.process.sink_commit import BatchCommitter, JobIdentity, TaskOutput, TaskPlan
 from mainstem.process.sink_decision import Decision, SinkRefused
-from mainstem.process.sink_task import OUTPUT_SCHEMA, WriteShare, from_row
+from mainstem.process.sink_direct import FewRows
+from mainstem.process.sink_task import OUTPUT_SCHEMA, WriteShare, from_row, write_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["BatchResult", "BatchSink", "JobIdentity", "OutputTopic", "SinkRefused"]
 
 log = get_logger()
+
+_BATCHES_AFTER_MANY = 100  # that the workers write after one with more rows than the driver takes
 
 
 class OutputTopic(msgspec.Struct, frozen=True):
@@ -74,6 +78,8 @@ class BatchSink:
         self._plan: TaskPlan | None = None  # of the batch that is being written
         self._written: list[TaskOutput] = []
         self._ran: list[DataFrame] = []
+        self._few: dict[tuple[str, ...], FewRows] = {}
+        self._direct_from = 0  # the first batch whose rows may be few again
 
     def open(self, spark: "SparkSession | None" = None) -> Marker | None:
         """Fence older drivers of this version, then read what they committed last. Before the query starts.
@@ -107,6 +113,7 @@ class BatchSink:
         reads: Callable[[], Reads] = dict,
         topics: Callable[[], Mapping[str, str]] = dict,
         event_time: int = 0,
+        recount: Callable[[], None] | None = None,
     ) -> BatchResult:
         """Write a batch once, whatever happens; on return it is durable and visible.
 
@@ -114,7 +121,7 @@ class BatchSink:
             batch_df: columns `topic` string, `key` and `value` binary; optional `headers` array<struct<key string,
                 value binary>>; optional `partition` int: where a row goes that has one, whatever its key; optional
                 `_partition` int and `_offset` long of the input: rows are then written in their order. It is
-                evaluated once.
+                evaluated once, unless there is a `recount`.
             batch: the number that Spark gives.
             end_offsets: source -> topic -> partition -> next offset after the batch.
             tables: the pinned position of each table that the batch was joined with, for the progress record.
@@ -123,6 +130,8 @@ class BatchSink:
                 it may `add` rows to it.
             topics: called after `reads`: the id of each topic that the job reads or writes.
             event_time: of the marker: windows that end a delay before it are closed. In ms since 1970.
+            recount: where the batch has few rows, most likely: the driver writes them itself then (`sink_direct`). It
+                is called before they are evaluated once more because they were many after all.
 
         Raises:
             SinkRefused: marker and checkpoint do not fit together; the hint names the repair.
@@ -138,7 +147,7 @@ class BatchSink:
             return BatchResult(batch, skipped=True)
         self._plan, self._written, self._ran = committer.begin(), [], []
         try:
-            self.add(batch_df, self.outputs)
+            self._write(batch, batch_df, recount)
             seen, written = reads(), time.monotonic()
             marker = committer.commit(batch, end_offsets, self._written, tables, seen, topics(), event_time)
         except BaseException:
@@ -163,8 +172,8 @@ class BatchSink:
             Any: the batch ends.
         """
         assert self._plan is not None, "no batch is being written"
-        partitions = tuple(TopicPartition(each.topic, number) for each in outputs for number in range(each.partitions))
-        placed = self._place(rows, outputs, len(partitions))
+        partitions = _partitions(outputs)
+        placed = self._in_one_task_each(rows, outputs, len(partitions))
         run = placed.mapInArrow(WriteShare(self._plan, partitions), OUTPUT_SCHEMA)
         self._written += map(from_row, run.collect())
         self._ran.append(run)
@@ -180,23 +189,45 @@ class BatchSink:
                 return metrics_of(cast("Any", run)._jdf.queryExecution(), name)
         raise BooksMissing(f"no counts of {name} in this batch")
 
-    def _place(self, rows: "DataFrame", outputs: Sequence[OutputTopic], partitions: int) -> "DataFrame":
+    def _write(self, batch: int, rows: "DataFrame", recount: Callable[[], None] | None) -> None:
+        if recount is not None and batch >= self._direct_from:
+            if self._write_directly(rows):
+                return
+            self._direct_from = batch + _BATCHES_AFTER_MANY
+            recount()
+        self.add(rows, self.outputs)
+
+    def _write_directly(self, rows: "DataFrame") -> bool:
+        """Write them in this process; False: nothing is written, they are too many."""
+        assert self._committer is not None
+        names = tuple(rows.columns)
+        if names not in self._few:
+            self._few[names] = FewRows(self._placed(rows, self.outputs), _order(rows))
+        run, found = self._few[names].collect(rows)
+        if found is None:
+            return False
+        if found.num_rows:
+            with self._committer.writer() as writer:
+                self._written += write_rows(writer, _partitions(self.outputs), found.to_batches())
+        self._ran.append(run)
+        return True
+
+    def _in_one_task_each(self, rows: "DataFrame", outputs: Sequence[OutputTopic], partitions: int) -> "DataFrame":
         """Bring the rows of every output partition together in one task, in the order of the input."""
         from pyspark.sql import functions as F
 
-        columns = [
-            self._target(rows, outputs).alias("_target"),
-            F.col("key"),
-            F.col("value"),
-            F.xxhash64("key", "value").alias("_hash"),
-        ]
-        columns += [F.col("headers")] if "headers" in rows.columns else []
-        order = [F.col(name) for name in ("_partition", "_offset") if name in rows.columns]
-        tasks = min(partitions, rows.sparkSession.sparkContext.defaultParallelism)
-        placed = rows.select(*columns, *order).repartitionById(tasks, F.col("_target") % tasks)
-        if order:
-            placed = placed.sortWithinPartitions(*order)
-        return placed.select("_target", "key", "value", "_hash", *(["headers"] if "headers" in rows.columns else []))
+        tasks, order = min(partitions, rows.sparkSession.sparkContext.defaultParallelism), _order(rows)
+        columns = [column.alias(name) for name, column in self._placed(rows, outputs).items()]
+        placed = rows.select(*columns).repartitionById(tasks, F.col("_target") % tasks)
+        return placed.sortWithinPartitions(*order).drop(*order) if order else placed
+
+    def _placed(self, rows: "DataFrame", outputs: Sequence[OutputTopic]) -> "dict[str, Column]":
+        """The columns that are written, `_target`, `_hash` and those of the order."""
+        from pyspark.sql import functions as F
+
+        given = [name for name in ("key", "value", "headers", "_partition", "_offset") if name in rows.columns]
+        own = {"_target": self._target(rows, outputs), "_hash": F.xxhash64("key", "value")}
+        return own | {name: F.col(name) for name in given}
 
     def _target(self, rows: "DataFrame", outputs: Sequence[OutputTopic]) -> "Column":
         """The number of a row's output partition, over all outputs: as Kafka's Java clients choose it by the key; a
@@ -221,6 +252,14 @@ class BatchSink:
         start = F.when(F.col("topic") == first[0], first[1])
         chain = reduce(lambda chain, case: chain.when(F.col("topic") == case[0], case[1]), others, start)
         return chain.otherwise(F.raise_error(unknown).cast("int")).cast("int")
+
+
+def _partitions(outputs: Sequence[OutputTopic]) -> tuple[TopicPartition, ...]:
+    return tuple(TopicPartition(each.topic, number) for each in outputs for number in range(each.partitions))
+
+
+def _order(rows: "DataFrame") -> list[str]:
+    return [name for name in ("_partition", "_offset") if name in rows.columns]
 
 
 def kafka_murmur2(spark: "SparkSession", key: "Column") -> "Column":

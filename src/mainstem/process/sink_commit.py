@@ -130,6 +130,11 @@ class BatchCommitter:
         self._trace("begun")
         return self._plan
 
+    def writer(self) -> TransactionWriter:
+        """For rows that the driver writes itself."""
+        assert self._plan is not None, "begin first"
+        return self._transaction.writer(self._plan.ticket)
+
     def commit(
         self,
         batch: int,

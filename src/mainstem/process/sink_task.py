@@ -7,8 +7,8 @@ out   one row per partition that received records: OUTPUT_SCHEMA
 """
 
 import time
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -39,34 +39,39 @@ class WriteShare(msgspec.Struct, frozen=True):
         first = next(rows, None)
         if first is None:
             return  # nothing to write: no connection, no claim
-        hashes: dict[int, int] = {}
         with TransactionWriter(self.plan.ticket, self._join) as writer:
-            batch: Any = first
-            while batch is not None:
-                for target, part in by_target(batch):
-                    self._append(writer, target, part)
-                    hashes[target] = hashes.get(target, 0) + hash_sum(part.column("_hash"))
-                batch = next(rows, None)
-            appended = writer.finish()
-        outputs = []
-        for target, total in hashes.items():
-            partition = self.partitions[target]
-            wrote = appended[partition]
-            outputs.append(TaskOutput(partition, Output(wrote.base, wrote.last, wrote.count, total % MODULUS)))
-        yield to_arrow(outputs)
-
-    def _append(self, writer: TransactionWriter, target: int, part: Any) -> None:
-        partition, now_ms = self.partitions[target], time.time_ns() // 1_000_000
-        keys, values = part.column("key"), part.column("value")
-        headers = part.column("headers") if "headers" in part.schema.names else None
-        try:
-            for batch in encode(keys, values, headers):
-                writer.append_encoded(partition, batch.records, batch.count, now_ms)
-        except TooLong:  # raised before the first batch
-            writer.append(partition, keys.to_pylist(), values.to_pylist(), header_lists(headers), now_ms)
+            yield to_arrow(write_rows(writer, self.partitions, chain((first,), rows)))
 
     def _join(self, partition: TopicPartition) -> int:
         return send_claim(self.plan.claims, Claim(self.plan.transaction, partition.topic, partition.partition))
+
+
+def write_rows(
+    writer: TransactionWriter, partitions: Sequence[TopicPartition], batches: "Iterable[pyarrow.RecordBatch]"
+) -> list[TaskOutput]:
+    """Write them, each where `partitions[_target]` says, and wait until all are acknowledged."""
+    hashes: dict[int, int] = {}
+    for batch in batches:
+        for target, part in by_target(batch):
+            _append(writer, partitions[target], part)
+            hashes[target] = hashes.get(target, 0) + hash_sum(part.column("_hash"))
+    appended = writer.finish()
+    outputs = []
+    for target, total in hashes.items():
+        wrote = appended[partitions[target]]
+        outputs.append(TaskOutput(partitions[target], Output(wrote.base, wrote.last, wrote.count, total % MODULUS)))
+    return outputs
+
+
+def _append(writer: TransactionWriter, partition: TopicPartition, part: Any) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    keys, values = part.column("key"), part.column("value")
+    headers = part.column("headers") if "headers" in part.schema.names else None
+    try:
+        for batch in encode(keys, values, headers):
+            writer.append_encoded(partition, batch.records, batch.count, now_ms)
+    except TooLong:  # raised before the first batch
+        writer.append(partition, keys.to_pylist(), values.to_pylist(), header_lists(headers), now_ms)
 
 
 def header_lists(column: Any | None) -> list[list[tuple[str, bytes | None]]] | None:
