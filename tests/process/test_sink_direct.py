@@ -10,7 +10,7 @@ from mainstem.client.topics import end_offsets, ensure_internal_topics, ensure_t
 from mainstem.process import sink as module
 from mainstem.process.offsets import records_between
 from mainstem.process.sink import BatchSink, JobIdentity, OutputTopic
-from mainstem.process.sink_direct import MOST_BYTES, MOST_ROWS
+from mainstem.process.sink_direct import MOST_BYTES, MOST_KEY_BYTES, MOST_ROWS
 from tests.support.records import committed
 
 pytestmark = pytest.mark.spark
@@ -88,6 +88,7 @@ def row(n, size=1, headers=None):
 MANY = {
     "rows of a task": [row(n) for n in range(MOST_ROWS + 1)],
     "a large value": [row(0), row(1, MOST_BYTES + 1)],
+    "a large key": [row(0), (b"k" * (MOST_KEY_BYTES + 1), *row(1)[1:])],
     "large headers": [row(0), row(1, 1, [("h", b"x" * MOST_BYTES)])],
 }
 
@@ -107,7 +108,7 @@ def test_what_is_too_much_is_written_once_by_workers_and_so_are_the_batches_afte
 
 
 def test_as_many_as_it_takes(written):
-    written.write(0, [row(n, headers=[("h", b"1")]) for n in range(MOST_ROWS)] + [row(0, MOST_BYTES - 1)], tasks=2)
+    written.write(0, [row(n, headers=[("h", b"1")]) for n in range(MOST_ROWS)] + [row(0, MOST_BYTES)], tasks=2)
     assert written.recounts == []
     assert len(written.records()) == MOST_ROWS + 1
 

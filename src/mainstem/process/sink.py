@@ -26,7 +26,7 @@ from mainstem.process.reading import BooksMissing, metrics_of
 from mainstem.process.session import check_rules, is_local
 from mainstem.process.sink_commit import BatchCommitter, JobIdentity, TaskOutput, TaskPlan
 from mainstem.process.sink_decision import Decision, SinkRefused
-from mainstem.process.sink_direct import FewRows
+from mainstem.process.sink_direct import FewRows, OutputTopic
 from mainstem.process.sink_task import OUTPUT_SCHEMA, WriteShare, from_row, write_rows
 
 if TYPE_CHECKING:
@@ -37,13 +37,6 @@ __all__ = ["BatchResult", "BatchSink", "JobIdentity", "OutputTopic", "SinkRefuse
 log = get_logger()
 
 _BATCHES_AFTER_MANY = 100  # that the workers write after one with more rows than the driver takes
-
-
-class OutputTopic(msgspec.Struct, frozen=True):
-    """A topic that a job writes; its partitions never change, since keys would change their place."""
-
-    topic: str
-    partitions: int
 
 
 class BatchResult(msgspec.Struct, frozen=True):
@@ -202,13 +195,13 @@ class BatchSink:
         assert self._committer is not None
         names = tuple(rows.columns)
         if names not in self._few:
-            self._few[names] = FewRows(self._placed(rows, self.outputs), _order(rows))
+            self._few[names] = FewRows(self._job.job, names, self.outputs)
         run, found = self._few[names].collect(rows)
         if found is None:
             return False
         if found.num_rows:
             with self._committer.writer() as writer:
-                self._written += write_rows(writer, _partitions(self.outputs), found.to_batches())
+                self._written += write_rows(writer, _partitions(self.outputs), [found])
         self._ran.append(run)
         return True
 
@@ -217,17 +210,10 @@ class BatchSink:
         from pyspark.sql import functions as F
 
         tasks, order = min(partitions, rows.sparkSession.sparkContext.defaultParallelism), _order(rows)
-        columns = [column.alias(name) for name, column in self._placed(rows, outputs).items()]
-        placed = rows.select(*columns).repartitionById(tasks, F.col("_target") % tasks)
+        given = [name for name in ("key", "value", "headers", *order) if name in rows.columns]
+        own = (self._target(rows, outputs).alias("_target"), F.xxhash64("key", "value").alias("_hash"))
+        placed = rows.select(*own, *given).repartitionById(tasks, F.col("_target") % tasks)
         return placed.sortWithinPartitions(*order).drop(*order) if order else placed
-
-    def _placed(self, rows: "DataFrame", outputs: Sequence[OutputTopic]) -> "dict[str, Column]":
-        """The columns that are written, `_target`, `_hash` and those of the order."""
-        from pyspark.sql import functions as F
-
-        given = [name for name in ("key", "value", "headers", "_partition", "_offset") if name in rows.columns]
-        own = {"_target": self._target(rows, outputs), "_hash": F.xxhash64("key", "value")}
-        return own | {name: F.col(name) for name in given}
 
     def _target(self, rows: "DataFrame", outputs: Sequence[OutputTopic]) -> "Column":
         """The number of a row's output partition, over all outputs: as Kafka's Java clients choose it by the key; a
