@@ -515,6 +515,7 @@ def test_what_goes_wrong_in_a_batch_is_told_with_the_users_line_and_stops_that_j
     run_until(driver, lambda: len(read_all(log_connection, f"{shop}.doubled")) == 1)
     run_until(driver, lambda: "numbered@1" in driver.retries.failed)
     assert "[CAST_INVALID_INPUT] The value 'ann' of the type" in driver.retries.failed["numbered@1"].error
+    assert '"id": 1' in driver.retries.failed["numbered@1"].details["row"]
 
     # A producer registers a wider schema: rows of both come in the shape that this version was started with.
     tree = json.loads(ORDERS)
@@ -534,6 +535,9 @@ def test_what_goes_wrong_in_a_batch_is_told_with_the_users_line_and_stops_that_j
     failure = driver.retries.failed["doubled@1"]
     assert failure.error == f"{project / 'jobs.py'}:{line}: ZeroDivisionError: division by zero"
     assert not failure.needs_a_person  # what it calls may have been away
+    assert failure.details["row"].endswith('"cents": 5000, "at": "2024-05-01 12:02:00"}')
+    assert '"id": 3' in failure.details["row"]
+    assert failure.details["offsets"].startswith(f"{shop}.orders ")
 
     # It lags alone, and tries again: the other job goes on.
     put_rows(log_connection, live_registry, f"{shop}.orders", ORDERS, [order(4, "ann", 3, 7)], ("customer",))

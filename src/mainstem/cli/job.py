@@ -105,6 +105,7 @@ def show(name: str, as_json: bool, target: Target) -> None:
             ("rows too late", state.late),
             ("records that do not decode", state.undecodable),
             ("state", f"{state.state}: {state.why}" if state.why else state.state),
+            *((f"failed {name}", text) for name, text in state.failure.items()),
         ]
         click.echo(to_table([state.job, ""], lines))
 

@@ -3,6 +3,8 @@
 running ──fails──> waiting, or failed where a person has to mend something ──pause (`core.backoff`)──> running
 """
 
+from collections.abc import Mapping
+
 import msgspec
 
 from mainstem.core.backoff import FOR_A_PERSON, HEALTHY_AFTER_SECONDS, PASSING, WORKS_AFTER_SECONDS, Backoff
@@ -15,7 +17,7 @@ class TaskState(msgspec.Struct, frozen=True):
 
     `error` is the last one, on one line, or what an idle one waits for; `retry_seconds` is the pause before the next
     try of a task that waits or has failed, 0 where there is none. `needs_a_person`: a person has to mend what the error
-    says, or what an idle one waits for.
+    says, or what an idle one waits for. `details` are what else is known of the error, each by its name.
     """
 
     name: str
@@ -26,6 +28,7 @@ class TaskState(msgspec.Struct, frozen=True):
     since_ms: int = 0
     retry_seconds: float = 0.0
     needs_a_person: bool = False
+    details: dict[str, str] = {}
 
     def seen_at(self, now_ms: int) -> "TaskState":
         """The state as people should see it: a task that has only just been started again may fail again at once, and
@@ -38,7 +41,7 @@ class TaskState(msgspec.Struct, frozen=True):
             state = "failed" if self.needs_a_person else "waiting"
             return msgspec.structs.replace(self, state=state, retry_seconds=0.0)
         failures = self.failures if runs_for < HEALTHY_AFTER_SECONDS else 0
-        return msgspec.structs.replace(self, failures=failures, error="", hint="")
+        return msgspec.structs.replace(self, failures=failures, error="", hint="", details={})
 
     @property
     def told(self) -> str:
@@ -97,12 +100,14 @@ class Attempts:
         """What it was idle for has come."""
         self.state = TaskState(self.state.name, since_ms=self._clock.now_ms())
 
-    def fail(self, error: str, hint: str = "", *, needs_a_person: bool = False) -> TaskState:
+    def fail(
+        self, error: str, hint: str = "", *, needs_a_person: bool = False, details: Mapping[str, str] | None = None
+    ) -> TaskState:
         """It has failed, or could not be started; `retry_seconds` of the answer is the pause before the next try."""
         failures = 1 if self.is_healthy else self.state.failures + 1
         pause = (self._for_a_person if needs_a_person else self._passing).pause(failures)
         self._again_at = self._clock.monotonic() + pause
-        return self._failed(error, hint, needs_a_person, failures, pause)
+        return self._failed(error, hint, needs_a_person, failures, pause, details)
 
     def give_up(self, error: str, hint: str = "") -> TaskState:
         """It has failed, and is not tried again."""
@@ -112,10 +117,26 @@ class Attempts:
         """It runs no more, as it was told."""
         self._change("stopped")
 
-    def _failed(self, error: str, hint: str, needs_a_person: bool, failures: int, pause: float) -> TaskState:
+    def _failed(
+        self,
+        error: str,
+        hint: str,
+        needs_a_person: bool,
+        failures: int,
+        pause: float,
+        details: Mapping[str, str] | None = None,
+    ) -> TaskState:
         state = "failed" if needs_a_person else "waiting"
         self.state = TaskState(
-            self.state.name, state, failures, error, hint, self._clock.now_ms(), pause, needs_a_person
+            self.state.name,
+            state,
+            failures,
+            error,
+            hint,
+            self._clock.now_ms(),
+            pause,
+            needs_a_person,
+            dict(details or {}),
         )
         return self.state
 

@@ -12,6 +12,7 @@ from mainstem.core import MainstemError, UserError
 from mainstem.core.causes import one_line
 from mainstem.process.another_version import start_another
 from mainstem.process.calling import place_of
+from mainstem.process.culprit import FailedBatch
 from mainstem.process.declare import Location
 from mainstem.process.frozen import Version
 from mainstem.process.sink_checkpoint import Checkpoint
@@ -24,11 +25,12 @@ if TYPE_CHECKING:
 
 class JobFailed(MainstemError):
     """A job's query ended; the message has the user's file and line, as far as the cause lies there. Which job that is
-    says whoever tells it.
+    says whoever tells it. `batch` is what it failed with.
     """
 
     def __init__(self, location: Location | None, reason: str, *, hint: str = "") -> None:
         super().__init__(f"{location}: {reason}" if location else reason, hint=hint)
+        self.batch: FailedBatch | None = None
 
 
 class JobRefused(JobFailed, UserError):
@@ -94,7 +96,13 @@ def java_text(spark: "SparkSession", query: "StreamingQuery") -> str:
     return str(jvm.org.apache.spark.util.Utils.exceptionString(failure.get())) if failure.isDefined() else ""
 
 
-def failed(error: BaseException, failure: BaseException | None, version: Version, declared: Location) -> JobFailed:
+def failed(
+    error: BaseException,
+    failure: BaseException | None,
+    version: Version,
+    declared: Location,
+    batch: FailedBatch | None = None,
+) -> JobFailed:
     """Any other failure, to be raised.
 
     Args:
@@ -102,6 +110,7 @@ def failed(error: BaseException, failure: BaseException | None, version: Version
         failure: of the query, which may know the place where `error` does not.
         version: the frozen code: the place is told as one of the project's.
         declared: where the job is: the place where neither knows one.
+        batch: what it failed with.
     """
     place = place_of(error, version.directory)
     if place is None and failure is not None:
@@ -109,4 +118,6 @@ def failed(error: BaseException, failure: BaseException | None, version: Version
     hint = error.hint if isinstance(error, MainstemError) else ""
     reason = str(error) if isinstance(error, MainstemError) else one_line(error)
     kind = JobRefused if isinstance(error, UserError) else JobFailed
-    return kind(version.in_project(place or declared), reason, hint=hint)
+    told = kind(version.in_project(place or declared), reason, hint=hint)
+    told.batch = batch
+    return told

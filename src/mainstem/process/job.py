@@ -10,7 +10,7 @@ cases a batch ends in the same steps, and what they write is one transaction of 
 import re
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -23,11 +23,13 @@ from mainstem.client.heartbeats import statement_about, write_heartbeats
 from mainstem.client.internal import job_key
 from mainstem.client.progress import Marker, NextOffsets, Reads
 from mainstem.core import SystemClock
+from mainstem.core.causes import one_line
 from mainstem.core.files import sync_directory, write_atomically
 from mainstem.core.logging import get_logger
 from mainstem.process.analysis import Analysis, milliseconds
 from mainstem.process.books import StreamBooks
 from mainstem.process.calling import call
+from mainstem.process.culprit import FailedBatch, Range, first_that_fails, ranges_of, rows_of, shown
 from mainstem.process.declare import Job
 from mainstem.process.diagnosis import JobFailed, JobRefused, check_damage, check_shape, failed, java_text
 from mainstem.process.frozen import Version
@@ -108,7 +110,13 @@ class RunningJob:
     """The query of one version of a job. `start`, then `check` and `beat` now and then from one thread, then `stop`."""
 
     def __init__(
-        self, spec: JobSpec, spark: "SparkSession", connection: Connection, registry: Registry, follower: Follower
+        self,
+        spec: JobSpec,
+        spark: "SparkSession",
+        connection: Connection,
+        registry: Registry,
+        follower: Follower,
+        failed_batch: FailedBatch | None = None,
     ) -> None:
         self.spec = spec
         self.processed: NextOffsets = {}
@@ -120,6 +128,8 @@ class RunningJob:
         self._tables: dict[str, PinnedTable] = {}
         self._query: StreamingQuery | None = None
         self._error: BaseException | None = None
+        self._failed_before = failed_batch  # in its last try
+        self._failed_batch: FailedBatch | None = None
         self._has_worked = False
         self._sink: BatchSink | None = None
         self._topics = topics_of(spec, connection)
@@ -266,7 +276,7 @@ class RunningJob:
         check_shape(spec.name, failure, schemas)
         topics, text = (each.topic for each in spec.inputs), java_text(self._root, query)
         check_damage(spec.name, text, Checkpoint(spec.checkpoint), self._committed, topics)
-        raise failed(error, failure, spec.version, spec.job.location) from error
+        raise failed(error, failure, spec.version, spec.job.location, self._failed_batch) from error
 
     def _learn(self, schema_id: int, topic: str) -> None:
         """A producer has registered a new schema since the query was planned: plan it again with that one too."""
@@ -332,7 +342,39 @@ class RunningJob:
             self._run_batch(rows, number)
         except BaseException as error:
             self._error = error
+            if self._query is not None and self._query.isActive:  # nobody stops it
+                self._failed_batch = self._look_into(rows, number, error)
             raise
+
+    def _look_into(self, rows: "DataFrame", number: int, error: BaseException) -> FailedBatch | None:
+        """What the batch was, and with which row it fails, if it is one that fails alone."""
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        spec = self.spec
+        try:
+            before, plan = read_plan(spec.checkpoint, number - 1), read_plan(spec.checkpoint, number)
+            ranges = ranges_of({each.topic: each.parameter for each in spec.streams}, before.ends, plan.ends)
+            last = self._failed_before
+            if last is not None and (last.batch, last.ranges) == (number, ranges):
+                return last
+            is_of_a_row = isinstance(error, PySparkException | Py4JError) and unknown_id(error) is None
+            if spec.analysis.stateful or not is_of_a_row:
+                return FailedBatch(number, ranges)
+
+            def fails(some: Sequence[Range]) -> bool:
+                try:
+                    for result in self._apply(rows_of(rows, some)):
+                        result.write.format("noop").mode("append").save()
+                except (PySparkException, Py4JError):
+                    return True
+                return False
+
+            found = first_that_fails(ranges, fails)
+            return FailedBatch(number, ranges, shown(rows, found) if found is not None else "")
+        except Exception as why:  # what is told of the failure itself is worth more
+            log.warning("batch_not_looked_into", job=spec.name, batch=number, reason=one_line(why))
+            return None
 
     def _run_batch(self, rows: "DataFrame", number: int) -> None:
         spec, sink = self.spec, self._sink

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from mainstem.core import Clock, MainstemError, UserError
 from mainstem.core.backoff import WORKS_AFTER_SECONDS
 from mainstem.core.task import Attempts, TaskState
+from mainstem.process.diagnosis import JobFailed
 
 
 class Retries:
@@ -20,8 +21,12 @@ class Retries:
     def fail(self, key: str, error: MainstemError) -> TaskState:
         """A job has failed, or could not be started."""
         attempts = self._attempts.setdefault(key, Attempts(f"job {key}", self._clock))
+        batch = error.batch if isinstance(error, JobFailed) else None
         found = self.failed[key] = attempts.fail(
-            " ".join(str(error).split()), error.hint, needs_a_person=isinstance(error, UserError)
+            " ".join(str(error).split()),
+            error.hint,
+            needs_a_person=isinstance(error, UserError),
+            details=batch.told() if batch is not None else None,
         )
         return found
 

@@ -30,6 +30,7 @@ from mainstem.core.logging import get_logger
 from mainstem.process.analysis import Analysis, analyse, recall, remember
 from mainstem.process.announce import announce
 from mainstem.process.another_version import start_another
+from mainstem.process.culprit import FailedBatch
 from mainstem.process.declare import BadDeclaration
 from mainstem.process.diagnosis import JobFailed
 from mainstem.process.frozen import Version
@@ -154,6 +155,7 @@ class JobDriver:
         self._jobs = _asked_of(project, self._settings, data) if jobs is None else list(jobs)
         self._configs = _configs(project, self._settings, self._jobs, data)
         self._landers: dict[str, Lander] = {}
+        self._failed_batches: dict[str, FailedBatch] = {}
         self.heartbeats = Follower(connection)
         self._next_start = 0.0
 
@@ -256,6 +258,8 @@ class JobDriver:
         """Stop what is left of the job, and tell of it; `_start_waiting` tries it again."""
         if key in self.running:
             self._stop_job(key)
+        if isinstance(error, JobFailed) and error.batch is not None:
+            self._failed_batches[key] = error.batch
         failure = self.retries.fail(key, self._told(key, error))
         self.waiting[key] = failure.error
         log.error(
@@ -290,7 +294,9 @@ class JobDriver:
             if self._is_retired(spec.key):  # since it was prepared: `retire` has fenced what could still write
                 self.retries.forget(spec.key)
                 continue
-            job = RunningJob(spec, self._spark, self._connection, self._registry, self.heartbeats)
+            job = RunningJob(
+                spec, self._spark, self._connection, self._registry, self.heartbeats, self._failed_batches.get(spec.key)
+            )
             self.running[spec.key] = job
             ready.append(job)
         if ready:

@@ -57,6 +57,7 @@ class JobState(msgspec.Struct, frozen=True):
     undecodable: int = 0
     state: str = ""
     why: str = ""
+    failure: dict[str, str] = {}  # batch, offsets and row of it, where they are known
 
 
 class SourceLine(msgspec.Struct, frozen=True):
@@ -142,11 +143,15 @@ def job_states(connection: Connection, tasks: Sequence[TaskState] = ()) -> list[
     states = []
     for state in _in_catalog(connection):
         task = said.pop(job_key(state.job, state.version), None)
-        states.append(state if task is None else msgspec.structs.replace(state, state=task.state, why=task.told))
+        states.append(state if task is None else _with_task(state, task))
     for key, task in said.items():  # they wait for their first start
         job, _, version = key.rpartition("@")
-        states.append(JobState(job, version, False, {}, "", "", "", "", None, None, 0, state=task.state, why=task.told))
+        states.append(_with_task(JobState(job, version, False, {}, "", "", "", "", None, None, 0), task))
     return sorted(states, key=lambda state: (state.job, state.version))
+
+
+def _with_task(state: JobState, task: TaskState) -> JobState:
+    return msgspec.structs.replace(state, state=task.state, why=task.told, failure=task.details)
 
 
 def _in_catalog(connection: Connection) -> list[JobState]:
