@@ -42,8 +42,8 @@ class Ledger(StatefulProcessor):
 
 @stream(to="bank.entries", key="account", watermark=("at", "1 day"))
 def entries(transactions: DataFrame) -> DataFrame:
-    """Each transaction with the balance after it, in the order of the log: of all entries up to any position, the last one
-    of each account is its balance as of then.
+    """Each transaction with the balance after it, in the order of the log: of all entries up to any position, the last
+    one of each account is its balance as of then.
     """
     change = F.when(F.col("kind") == "credit", F.col("cents")).otherwise(-F.col("cents"))
     return (
