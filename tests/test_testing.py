@@ -18,7 +18,8 @@ COLUMNS = {
 }
 JOBS = """
     from mainstem.process import changelog, stream, table, topic
-    from pyspark.sql import functions as F
+    from pyspark.sql import Row, functions as F
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
     orders = topic("orders", event_time="at")
     customers = changelog("customers", key="customer")
@@ -37,6 +38,35 @@ JOBS = """
     def hourly(paid):
         hours = paid.groupBy(F.window("at", "1 hour")).agg(F.sum("cents").alias("cents"))
         return hours.select(F.col("window.start").alias("hour"), "cents")
+
+    @table(to="totals", key="customer", watermark=("at", "10 minutes"), emit="changes")
+    def totals(orders):
+        return orders.groupBy("customer").agg(F.max("id").alias("id"))
+
+    class Same(StatefulProcessor):
+        def init(self, handle):
+            pass
+
+        def handleInputRows(self, key, rows, timers):
+            return iter([Row(id=row["id"]) for row in rows])
+
+        def close(self):
+            pass
+
+    def with_state(orders, time):
+        return orders.groupBy("customer").transformWithState(Same(), "id long", "Append", time)
+
+    @stream(to="whenever", watermark=("at", "10 minutes"))
+    def whenever(orders):
+        return with_state(orders, "None")
+
+    @stream(to="by_the_clock", watermark=("at", "10 minutes"))
+    def by_the_clock(orders):
+        return with_state(orders, "ProcessingTime")
+
+    @stream(to="by_its_time", watermark=("at", "10 minutes"))
+    def by_its_time(orders):
+        return with_state(orders, "EventTime")
 
     @stream(to="halves")
     def halves(orders):
@@ -80,6 +110,20 @@ def test_windows_close_as_time_goes_on_and_late_rows_are_told(jobs):
         assert job.feed(paid=[order(3, "ann", 30), order(4, "ann", 65, 1)]) == []
         assert [row["id"] for row in job.late] == [3]
         assert [row["cents"] for row in job.finish()] == [1]
+
+
+@pytest.mark.parametrize(
+    ("name", "late"), [("totals", []), ("whenever", []), ("by_the_clock", []), ("by_its_time", [2])]
+)
+def test_what_asks_for_no_time_of_its_rows_finds_none_late(jobs, name, late):
+    """Rows behind the watermark were told as late, and put into the quarantine, though the totals had them."""
+    with jobs.start(name) as job:
+        assert [row["id"] for row in job.feed(orders=[order(1, "ann", 0)])] == [1]
+        job.advance(NOON + timedelta(hours=1))
+        job.feed(orders=[order(3, "bob", 61)])  # late is what is behind the watermark of the batch before
+        out = job.feed(orders=[order(2, "ann", 1)])
+        assert [row["id"] for row in job.late] == late
+        assert [row["id"] for row in out] == ([] if late else [2])
 
 
 def test_times_may_be_texts(jobs):

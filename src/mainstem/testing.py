@@ -451,6 +451,8 @@ class StatefulJob(TestedJob):
 
         from mainstem.process.late import is_late
 
+        if not self._analysis.leaves_out_late:
+            return []
         limit = self._watermark()
         rows = [row for rows in given.values() for row in rows if row[self._column] is not None]
         behind = [row for row in rows if int(row[self._column].timestamp() * 1000) <= limit]

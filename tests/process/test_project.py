@@ -105,6 +105,24 @@ def test_a_table_with_its_history_is_made_to_keep_it(tmp_path):
     assert (prices.kind, prices.config["cleanup.policy"], prices.config["retention.ms"]) == ("changelog", "delete", "7")
 
 
+def test_a_table_that_is_read_as_of_now_as_well_is_made_to_keep_its_history(tmp_path):
+    """Of the two declarations the last one counted, and the topic was compacted."""
+    jobs = dedent("""
+        from mainstem.process import as_of, changelog, stream, topic
+        orders = topic("orders", event_time="at")
+        prices_then = changelog("prices", key="product", history="since")
+        prices = changelog("prices", key="product")
+
+        @stream(to="priced")
+        def priced(orders, prices): return orders
+
+        @stream(to="priced_then")
+        def priced_then(orders, prices_then): return orders
+    """)
+    found = load_project(project(tmp_path, jobs))
+    assert found.topics["prices"].config["cleanup.policy"] == "delete"
+
+
 def test_settings_say_how_topics_and_jobs_are_made(tmp_path):
     settings = """
         [project]

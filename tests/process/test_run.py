@@ -229,7 +229,14 @@ def test_rows_that_were_many_after_all_are_counted_once(
 def test_late_rows_are_counted_exactly_and_a_restart_goes_on(
     spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
 ):
-    jobs = sessions_job("visits")
+    jobs = (
+        sessions_job("visits")
+        + """
+        @table(to="SHOP.totals", key="customer", watermark=("at", "10 minutes"), emit="changes")
+        def totals(orders):
+            return orders.groupBy("customer").agg(F.count("*").alias("orders"))
+    """
+    )
     place = tmp_path / "a#b?c%41 [d]{e,f}*"  # letters that mean something in URLs, or to Spark
     place.mkdir()
     project = write_project(place / "project", shop, jobs)
@@ -242,19 +249,23 @@ def test_late_rows_are_counted_exactly_and_a_restart_goes_on(
         return driver
 
     def processed(driver, rows):
-        return lambda: sum(driver.running["visits@1"].processed.get(topic, {}).values()) >= rows
+        jobs = [driver.running[name] for name in ("visits@1", "totals@1")]
+        return lambda: all(sum(job.processed.get(topic, {}).values()) >= rows for job in jobs)
 
     driver = start()
     put_rows(log_connection, live_registry, topic, ORDERS, [order(1, "ann", 0), order(2, "ann", 200)], ("customer",))
     run_until(driver, processed(driver, 2))
     put_rows(log_connection, live_registry, topic, ORDERS, [order(3, "bob", 400)], ("customer",))
     # Rows are late by the watermark of the batch before: one without rows has to be planned with it.
-    plans = place / "data" / "jobs" / "visits@1" / "checkpoint"
     known = int((NOON + timedelta(minutes=390)).timestamp() * 1000)
-    run_until(
-        driver,
-        lambda: read_plan(plans, max(int(p.name) for p in plans.glob("offsets/[0-9]*"))).watermark == known,
-    )
+    for job in ("visits@1", "totals@1"):
+        plans = place / "data" / "jobs" / job / "checkpoint"
+        run_until(
+            driver,
+            lambda plans=plans: (
+                read_plan(plans, max(int(p.name) for p in plans.glob("offsets/[0-9]*"))).watermark == known
+            ),
+        )
     drivers.remove(driver)
     driver.stop()
 
@@ -279,6 +290,11 @@ def test_late_rows_are_counted_exactly_and_a_restart_goes_on(
     kept = read_rows(log_connection, f"{shop}.visits.quarantine")
     assert {each["error"] for each in kept} == {"late"}
     assert kept[0]["reason"] == "at 2024-05-01 12:01:00: the watermark had reached 2024-05-01 18:30:00"
+    # Totals without a window have all of them: once they were in the quarantine all the same.
+    totals = {row["customer"]: row["orders"] for row in read_rows(log_connection, f"{shop}.totals")}
+    assert totals == {"ann": 4, "bob": 4}
+    assert (driver.running["totals@1"].late, audit_of(log_connection, "totals@1", topic)["rows"]) == (0, 8)
+    assert f"{shop}.totals.quarantine" not in list_topics(log_connection)
     assert {avro.decode(each["value"], {each["schema_id"]: ORDERS}.__getitem__)["id"] for each in kept} == {4, 5, 6}
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-_FORM = 2
+_FORM = 3
 """Of what is remembered: raised when a field is added that older ones lack."""
 
 LATE_ROWS = "which rows come too late depends on how the input is cut into batches"
@@ -89,6 +89,7 @@ class Analysis(msgspec.Struct, frozen=True):
     reads_again: bool  # a stream stands in the results more than once
     horizon: int  # the longest duration in its windows, in ms; a guess
     windows: Windows | None = None  # by which rows are late
+    leaves_out_late: bool = False  # rows behind the watermark
     shape: Shape | None = None  # by which edits are told apart
     needs_record: bool = False  # the function uses the records as they came, in column `_record`
 
@@ -173,6 +174,7 @@ def analyse(
         reads_again=_reads_again(job, inputs, nodes, stateful),
         horizon=max(_horizon(plan.toString()) for plan in plans),
         windows=windows_of(session, nodes) if stateful else None,
+        leaves_out_late=stateful is not None and _leaves_out_late(nodes),
         shape=shape_of(
             session,
             plans,
@@ -334,6 +336,20 @@ def _is_bounded(name: str, node: Any) -> bool:
         node.groupingExpressions() if name == "Aggregate" else node.keys() if name == "Deduplicate" else node.output()
     )
     return any(_MARK in each.metadata().json() for each in items_of(columns) if class_of(each) == ATTRIBUTE)
+
+
+def _leaves_out_late(nodes: Sequence[Any]) -> bool:
+    """Whether rows behind the watermark are left out by what keeps state: not where it asks for no time of theirs."""
+    for node in nodes:
+        name = str(node.nodeName())
+        if not node.isStreaming() or name not in _STATEFUL:
+            continue
+        if name.startswith("TransformWithState"):
+            return "EventTime" in node.timeMode().toString()
+        if name.startswith("FlatMapGroups"):
+            return "EventTime" in node.timeout().toString()
+        return name != "Aggregate" or _is_bounded(name, node)
+    return True  # a join of two streams
 
 
 def _reads_again(job: Job, inputs: Sequence[Input], nodes: Sequence[Any], stateful: str | None) -> bool:

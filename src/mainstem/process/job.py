@@ -134,7 +134,7 @@ class RunningJob:
         self._sink: BatchSink | None = None
         self._topics = topics_of(spec, connection)
         self._quarantine = Quarantine(connection, registry, spec.job, spec.config.version, spec.fixed.output)
-        late = Late(self._time_of() or "", spec.analysis.windows) if spec.analysis.stateful else None
+        late = Late(self._time_of() or "", spec.analysis.windows) if spec.analysis.leaves_out_late else None
         self._books = StreamBooks(spec.name, connection, spec.streams, spec.partitions, self._quarantine, late)
         self._marker: Marker | None = None  # of the last commit when the query started
         self._committed = -1  # the last batch that the log had when the query started

@@ -496,7 +496,9 @@ def _specs(
     where: Path,
 ) -> dict[str, TopicSpec]:
     """Every topic that the code or the settings name, with what both say of it."""
-    declared = {topic.name: topic for topic in topics.values() if topic.name not in writers}
+    # Of a table that is read both as of now and with its history, the history is what its topic has to keep.
+    in_order = sorted(topics.values(), key=lambda topic: topic.history is not None)
+    declared = {topic.name: topic for topic in in_order if topic.name not in writers}
     specs = {
         name: _spec(directory, name, settings.topics.get(name, TopicConfig()), declared.get(name), where)
         for name in dict.fromkeys((*settings.topics, *declared))
