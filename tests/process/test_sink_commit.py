@@ -189,7 +189,7 @@ def test_the_look_before_the_fence_does_not_wait_for_the_transaction_that_the_fe
 
 def test_the_plan_is_durable_before_the_transaction_ends(job):
     job.run(job.start(), 0, {0: ROWS})
-    wanted = ["fenced", "marker_read", "begun", "offsets_committed", "plan_synced", "marker_written", "ending", "ended"]
+    wanted = ["fenced", "marker_read", "begun", "plan_synced", "offsets_committed", "marker_written", "ending", "ended"]
     assert [step for step in job.steps if step in wanted] == wanted
 
 

@@ -241,6 +241,10 @@ class SharedTransaction:
             Empty, or the reason why the group could not take them (it has members, a topic is gone); the transaction
             is sound in any case.
         """
+        return self.send_offsets(group, positions)()
+
+    def send_offsets(self, group: str, positions: NextOffsets) -> Callable[[], str]:
+        """As `commit_offsets`, whose answer is what it gives, when that is called: before the transaction ends."""
         if not self.implicit:
             self._ask_coordinator(Api.ADD_OFFSETS_TO_TXN, 3, {**self._who(), "group_id": group})
         self._offsets_joined = True
@@ -264,14 +268,19 @@ class SharedTransaction:
         )
         fields = {**self._who(), "group_id": group, "topics": topics}
         work = self._until_verdict(Coordinator.GROUP, group, Api.TXN_OFFSET_COMMIT, version, fields, final=GROUP_FINAL)
-        try:
-            self._link.loop.run(work)
-        except _Refused as refusal:
-            if refusal.code not in GROUP_FINAL:
-                raise self._verdict(refusal.code, f"offsets of {group}") from refusal
-            return refusal.code.name
-        self._trace("offsets_committed")
-        return ""
+        under_way = self._link.loop.start(work)
+
+        def answer() -> str:
+            try:
+                under_way.result()
+            except _Refused as refusal:
+                if refusal.code not in GROUP_FINAL:
+                    raise self._verdict(refusal.code, f"offsets of {group}") from refusal
+                return refusal.code.name
+            self._trace("offsets_committed")
+            return ""
+
+        return answer
 
     def commit(self, counts: Mapping[TopicPartition, int]) -> None:
         """Make all of it visible at once; durable on return. `counts`: the records that each partition received.

@@ -2,7 +2,7 @@
 
     open     1. fence: no older driver can commit any more      2. read the marker
     batch    3. decide: run, skip or refuse                     4. begin; tasks claim partitions and produce
-             5. send marker and progress                        6. commit the input's offsets (they show the lag)
+             5. send marker and progress                        6. send the input's offsets (they show the lag)
              7. sync the plan of the batch in the checkpoint    8. when all is acknowledged, end the transaction
 
 After any error the transaction is aborted, and a new `open` is needed: fence first, then read the marker.
@@ -174,9 +174,7 @@ class BatchCommitter:
         progress = Progress(self.job.job, self.job.version, batch, positions, marker.tables, ends)
         with self._transaction.writer(self._plan.ticket) as writer:
             self._send_own(writer, {COMMITS: marker, PROGRESS: progress})
-            self._commit_offsets(positions)
-            self._checkpoint.sync(batch)
-            self._trace("plan_synced")
+            self._commit_offsets(batch, positions)
             counts |= {partition: appended.count for partition, appended in writer.finish().items()}
         self._trace("marker_written")
         self._claims.end()
@@ -240,8 +238,14 @@ class BatchCommitter:
             writer.append(TopicPartition(topic, 0), [key], [value], None, self._clock.now_ms())
         writer.flush()
 
-    def _commit_offsets(self, positions: NextOffsets) -> None:
-        refusal = self._transaction.commit_offsets(self._group, positions) if positions else ""
+    def _commit_offsets(self, batch: int, positions: NextOffsets) -> None:
+        """Sync the plan while the log takes the offsets."""
+        answer = self._transaction.send_offsets(self._group, positions) if positions else lambda: ""
+        try:
+            self._checkpoint.sync(batch)
+            self._trace("plan_synced")
+        finally:  # an abort does not overtake them
+            refusal = answer()
         if refusal:
             log.warning("lag_not_committed", group=self._group, reason=refusal)
 
