@@ -61,7 +61,8 @@ class Faults(Background):
         for name in ("log", "gateway", "connect"):
             if name in children:
                 yield name, children[name]
-        yield "a Python worker of Spark", self._worker  # first, since after the others it takes long until there is one
+        if self._worker() is not None:  # large batches have some, and after the others it takes long until they do
+            yield "a Python worker of Spark", self._worker
         yield "the JVM of Spark", self._java
         yield "spark", children["spark"]
         yield "mainstem up itself", lambda: self._state().pid

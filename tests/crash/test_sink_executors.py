@@ -1,4 +1,6 @@
-"""Executors of a Spark cluster are killed while they write: whole batches, exactly once, all the same."""
+"""Executors of a Spark cluster, or their Python workers, are killed while they write: whole batches, exactly once, all
+the same.
+"""
 
 import signal
 import subprocess
@@ -22,10 +24,19 @@ RECORDS = 2000
 KILLS = 4
 
 
-@pytest.mark.long
+def is_executor(process):
+    return "CoarseGrainedExecutorBackend" in " ".join(process.cmdline())
+
+
+def is_python_worker(process):
+    """It is a fork of a daemon, and called like it."""
+    return all("pyspark.daemon" in each.cmdline() for each in (process, process.parent()))
+
+
+@pytest.mark.parametrize("is_victim", [pytest.param(is_executor, marks=pytest.mark.long), is_python_worker])
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-def test_executors_killed_while_they_write(mainstem_log, tmp_path):
+def test_killed_while_they_write(mainstem_log, tmp_path, is_victim):
     connection, name = Connection(mainstem_log.bootstrap), f"job-{uuid.uuid4().hex[:8]}"
     ensure_internal_topics(connection)
     ensure_topic(connection, f"{name}.in", 2)
@@ -45,7 +56,7 @@ def test_executors_killed_while_they_write(mainstem_log, tmp_path):
                 begun += 1
                 if begun % 2 and killed < KILLS:
                     time.sleep(0.3)  # its tasks take longer
-                    wait_until(lambda: kill_an_executor(job.pid), "there is an executor")
+                    wait_until(lambda: kill_one(job.pid, is_victim), "there is one")
                     killed += 1
     assert job.returncode == 0, (tmp_path / "err").read_text()[-3000:]
     values = Counter(read(connection, f"{name}.out"))
@@ -55,11 +66,11 @@ def test_executors_killed_while_they_write(mainstem_log, tmp_path):
     assert stable == high
 
 
-def kill_an_executor(driver: int) -> int:
-    """SIGKILL one of this driver's executors; 1 if there was one."""
+def kill_one(driver, is_victim):
+    """SIGKILL one of this driver's processes; 1 if there was one."""
     for process in psutil.Process(driver).children(recursive=True):
         try:
-            if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline()):
+            if is_victim(process):
                 process.send_signal(signal.SIGKILL)
                 return 1
         except psutil.Error:

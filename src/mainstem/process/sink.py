@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from mainstem.client.connection import Connection
+from mainstem.client.errors import TransactionFailed, UnknownTopic
 from mainstem.client.progress import Marker, NextOffsets, Output, Reads
 from mainstem.core import MainstemError, TopicPartition, UserError
 from mainstem.core.logging import get_logger
@@ -200,8 +201,11 @@ class BatchSink:
         if found is None:
             return False
         if found.num_rows:
-            with self._committer.writer() as writer:
-                self._written += write_rows(writer, _partitions(self.outputs), [found])
+            try:
+                with self._committer.writer() as writer:
+                    self._written += write_rows(writer, _partitions(self.outputs), [found])
+            except UnknownTopic as error:  # to be made anew where it may be, which the next start sees to
+                raise TransactionFailed(str(error)) from error
         self._ran.append(run)
         return True
 
