@@ -27,7 +27,7 @@ from mainstem.process.reading import BooksMissing, metrics_of
 from mainstem.process.session import check_rules, is_local
 from mainstem.process.sink_commit import BatchCommitter, JobIdentity, TaskOutput, TaskPlan
 from mainstem.process.sink_decision import Decision, SinkRefused
-from mainstem.process.sink_direct import FewRows, OutputTopic
+from mainstem.process.sink_direct import ORDER, FewRows, OutputTopic
 from mainstem.process.sink_task import OUTPUT_SCHEMA, WriteShare, from_row, write_rows
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ def _partitions(outputs: Sequence[OutputTopic]) -> tuple[TopicPartition, ...]:
 
 
 def _order(rows: "DataFrame") -> list[str]:
-    return [name for name in ("_partition", "_offset") if name in rows.columns]
+    return [name for name in ORDER if name in rows.columns]
 
 
 def kafka_murmur2(spark: "SparkSession", key: "Column") -> "Column":

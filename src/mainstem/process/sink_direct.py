@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mainstem.client.partitioner import murmur2
+from mainstem.client.partitioner import partition_for
 from mainstem.core import UserError
 from mainstem.records.fingerprint import fingerprint
 
@@ -30,7 +30,8 @@ MOST_BYTES = 4 * 1024
 """Of a value, or of headers. Together 20 MB of a task, whatever a job makes of what it reads."""
 MOST_KEY_BYTES = 256
 _OF_A_PARTITION = (1 << 33) - 1  # of `monotonically_increasing_id`: the number of the row in its partition
-_ORDER = ("_partition", "_offset")
+ORDER = ("_partition", "_offset")
+"""The columns of the sink's rows by which they are written in the order of the input."""
 
 
 class OutputTopic(msgspec.Struct, frozen=True):
@@ -53,7 +54,7 @@ class FewRows:
             F.substring("key", 1, MOST_KEY_BYTES + 1).alias("key"),
             F.substring("value", 1, MOST_BYTES + 1).alias("value"),
             F.spark_partition_id().alias("_task"),
-            *(F.col(name) for name in ("topic", "partition", *_ORDER) if name in names),
+            *(F.col(name) for name in ("topic", "partition", *ORDER) if name in names),
         ]
         if "headers" in names:
             large = F.length(F.col("headers").cast("string")) > MOST_BYTES
@@ -71,7 +72,7 @@ class FewRows:
         run = rows.where(self._first).select(*self._columns)
         found = run.toArrow()
         names = found.schema.names
-        if order := [(name, "ascending") for name in _ORDER if name in names]:
+        if order := [(name, "ascending") for name in ORDER if name in names]:
             found = found.sort_by(order)
         keys, values = found.column("key").to_pylist(), found.column("value").to_pylist()
         tasks = found.column("_task").to_pylist()
@@ -107,8 +108,9 @@ class FewRows:
             if topic not in bases:
                 raise UserError(f"job {self._job}: the job does not declare the output {topic}")
             base, partitions = bases[topic]
-            hashed = neighbour if key is None else murmur2(key) & 0x7FFFFFFF
-            targets.append(base + (hashed % partitions if given is None else given))
+            if given is None:
+                given = neighbour % partitions if key is None else partition_for(key, partitions)
+            targets.append(base + given)
         return targets
 
 
