@@ -218,8 +218,8 @@ class TestedJob(ABC):
         from mainstem.process.reading import OWN, REJECTED
 
         found: list[dict[str, Any]] = []
-        for topic, result in zip(self._job.topics, results, strict=True):
-            into = found if topic == self._job.to else self.also[topic]
+        for output, result in zip(self._job.outputs, results, strict=True):
+            into = found if output.topic == self._job.to else self.also[output.topic]
             for row in result.drop(*(OWN - {REJECTED})).collect():
                 values = row.asDict(recursive=True)
                 if values.get(REJECTED) is not None:

@@ -246,3 +246,48 @@ def test_durations():
     assert milliseconds("2 weeks, 1 day") == 15 * 86_400_000
     assert milliseconds("1500 milliseconds") == 1500
     assert [milliseconds(each) for each in ("", "soon", "10", "10 parsecs", "minutes 10")] == [None] * 5
+
+
+STATE = """
+kept = changelog("kept", key={key})
+
+@table(to="t", key="customer", watermark=("at", "1 minute"), emit="changes", state=kept)
+"""
+
+
+def test_the_state_has_the_columns_that_its_operator_keeps_called_as_what_they_make(spark, tmp_path):
+    it = found(spark, tmp_path, STATE.format(key='["window_start", "window_end", "customer"]') + dedent("""
+        def job(orders):
+            return orders.groupBy(F.window("at", "1 hour"), "customer").agg(
+                (F.sum("cents") / F.count("*")).alias("ratio"), F.avg("id").alias("mean"), F.sum("cents").alias("total"),
+                F.percentile_approx("cents", 0.5).alias("median"),
+            ).select("customer", "ratio", "total", "mean", "median")
+    """))  # fmt: skip
+    assert it.results[-1].columns.simpleString() == (
+        "struct<window_start:timestamp,window_end:timestamp,customer:bigint,"
+        "total:bigint,ratio_count:bigint,mean_sum:double,mean_count:bigint,median:binary>"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "body", "reason"),
+    [
+        ('"id"', 'orders.groupBy("customer").count()', r"the state of job has the key \['customer'\], found \['id'\]"),
+        ('"id"', 'orders.select("customer")', "keeps no state"),
+        (
+            '"id"',
+            """orders.join(
+                refunds.selectExpr("id as refund", "at as since"),
+                F.expr("id = refund and since between at and at + interval 1 hour"),
+            )""",
+            "a join of two streams keeps rows of its inputs",
+        ),
+    ],
+)
+def test_a_state_that_cannot_be_published_is_told(spark, tmp_path, key, body, reason):
+    parameters = "orders, refunds" if "refunds" in body else "orders"
+    text = STATE.format(key=key) + f"def job({parameters}):\n    return {body}\n"
+    if "refunds" in body:
+        text = text.replace(', emit="changes"', "").replace("@table", "@stream")
+    with pytest.raises(BadDeclaration, match=reason):
+        found(spark, tmp_path, text)

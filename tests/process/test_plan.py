@@ -245,3 +245,18 @@ def test_a_wrong_schema_is_told_with_its_file_and_topic(project):
     (project / "orders.avsc").write_text(json.dumps(ORDER).replace('"long"', '"lnog"', 1))
     with pytest.raises(BadSetting, match=rf"^{project}/orders\.avsc: schema of topic orders: /fields/0/type: unknown"):
         plan(load_project(project), None)
+
+
+def test_a_state_that_will_be_moved_is_told(spark, project, tmp_path):
+    data, sha = tmp_path / "data", freeze(project, tmp_path / "data", SystemClock()).sha
+    for name in ("big", "hourly"):
+        known = {"analysis": {"stateful": "an aggregation" if name == "hourly" else None}}
+        write_fixed(
+            data / "jobs" / f"{name}@1", Fixed(name, "1", sha, {}, name, 1, 4, analysis=known | {"made_with": {}})
+        )
+    with (project / "mainstem.toml").open("a") as settings:
+        settings.write("[jobs.hourly]\nstate_partitions = 8\n[jobs.big]\nstate_partitions = 8\n")
+    changes = plan(load_project(project), spark, topics={}, data=data).changes
+    assert [each for each in changes if "the state" in each] == [
+        "move the state of job hourly@1 from 4 partitions into 8"
+    ]

@@ -18,9 +18,10 @@ from mainstem.process.calling import call
 from mainstem.process.declare import BadDeclaration, Job, Output
 from mainstem.process.frozen import code_hash
 from mainstem.process.late import Windows, windows_of
-from mainstem.process.plan_nodes import ATTRIBUTE, class_of, items_of, nodes_of
+from mainstem.process.plan_nodes import ATTRIBUTE, analyzed, class_of, items_of, nodes_of
 from mainstem.process.project import Input
 from mainstem.process.reading import HEADERS, OWN, POSITION, RECORD, REJECTED, with_own
+from mainstem.process.state_topic import state_table
 from mainstem.process.upgrade import Shape, shape_of
 from mainstem.registry.spark import UnfitType, avro_schema, key_bytes
 
@@ -81,7 +82,7 @@ class Result(msgspec.Struct, frozen=True):
 class Analysis(msgspec.Struct, frozen=True):
     """What is known of a job before it runs."""
 
-    results: tuple[Result, ...]  # one for each topic that it writes, in their order
+    results: tuple[Result, ...]  # one for each topic that it writes, in their order; that of its state is the last
     stateful: str | None  # the operator that keeps state
     determinism: Determinism
     reason: str
@@ -158,13 +159,15 @@ def analyse(
         for each in inputs
     }
     found = call(job, frames, directory)
-    plans = [each._jdf.queryExecution().analyzed() for each in found]
+    plans = [analyzed(each) for each in found]
     nodes = [node for plan in plans for node in nodes_of(plan)]
     stateful = _stateful(job, inputs, nodes)
     reason = next(filter(None, (_batch_dependence(plan, stateful, inputs) for plan in plans)), None)
     results = tuple(
         _result(job, output, each, inputs, event_times) for output, each in zip(job.outputs, found, strict=True)
     )
+    if job.state is not None:
+        results = (*results, _state(job, frames, directory, stateful))
     return Analysis(
         results=results,
         stateful=stateful,
@@ -181,7 +184,7 @@ def analyse(
             {each.parameter: f"{each.topic} {types[each.parameter].simpleString()}" for each in inputs},
             {
                 output.topic: f"{list(output.key)} {result.columns.simpleString()}"
-                for output, result in zip(job.outputs, results, strict=True)
+                for output, result in zip(job.written, results, strict=True)
             },
             partial(code_hash, directory),
         ),
@@ -382,12 +385,30 @@ def _result(
     for name, expected in _OWN_TYPES.items():
         if name in result.columns and (found := result.schema[name].dataType.simpleString()) not in expected:
             raise BadDeclaration(job.location, f"{job.name}: {which}: column {name} is {found}, expected {expected[0]}")
+    _check_columns(job, struct, output.topic, output.key)
+    return Result(struct, _event_time(job, output, inputs, event_times, struct), REJECTED in result.columns)
+
+
+def _state(job: Job, frames: Mapping[str, "DataFrame"], directory: Path, stateful: str | None) -> Result:
+    """What it keeps, as the last of what it writes. Raises: BadDeclaration: nothing, or it cannot be published."""
+    from pyspark.sql import functions as F
+
+    if stateful is None:
+        raise BadDeclaration(job.location, f"{job.name}: keeps no state", hint="remove state=…")
+    (nothing,) = call(job, {name: frame.filter(F.lit(False)) for name, frame in frames.items()}, directory)
+    table = state_table(job, nothing)
+    assert job.state is not None
+    _check_columns(job, table.columns, job.state.name, table.key)
+    return Result(table.columns, None)
+
+
+def _check_columns(job: Job, struct: "StructType", topic: str, key: Sequence[str]) -> None:
+    """Raises: BadDeclaration: they cannot be those of a topic."""
     try:
-        avro_schema(struct, output.topic)
-        key_bytes(struct, output.key)
+        avro_schema(struct, topic)
+        key_bytes(struct, key)
     except UnfitType as error:
         raise BadDeclaration(job.location, f"{job.name}: {error}", hint=error.hint) from error
-    return Result(struct, _event_time(job, output, inputs, event_times, struct), REJECTED in result.columns)
 
 
 def _batch_dependence(plan: Any, stateful: str | None, inputs: Sequence[Input]) -> str | None:

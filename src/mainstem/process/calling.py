@@ -23,7 +23,7 @@ _COMMANDS = (
 
 
 def call(job: Job, frames: Mapping[str, Any], directory: Path) -> "tuple[DataFrame, ...]":
-    """The function's results on `frames`, by parameter: one for each topic that the job writes.
+    """The function's results on `frames`, by parameter: one for each of the job's outputs.
 
     Raises:
         BadDeclaration: it raised, or returned something else; at the line of the project's code where that happened.
@@ -33,10 +33,10 @@ def call(job: Job, frames: Mapping[str, Any], directory: Path) -> "tuple[DataFra
     except Exception as error:
         raise BadDeclaration(place_of(error, directory) or job.location, f"{job.name}: {one_line(error)}") from error
     results = found if isinstance(found, tuple | list) else (found,)
-    if len(results) != len(job.topics):
+    if len(results) != len(job.outputs):
+        topics = ", ".join(each.topic for each in job.outputs)
         raise BadDeclaration(
-            job.location,
-            f"{job.name}: expected {len(job.topics)} results, for {', '.join(job.topics)}, found {len(results)}",
+            job.location, f"{job.name}: expected {len(job.outputs)} results, for {topics}, found {len(results)}"
         )
     return tuple(_rows(job, each, frames, directory) for each in results)
 

@@ -87,16 +87,23 @@ class Job(msgspec.Struct, frozen=True):
     location: Location
     also: tuple[Topic, ...] = ()
     """Further topics that it writes: its function gives a result for `to` and one for each of them, in this order."""
+    state: Topic | None = None
+    """What it keeps over batches is published here."""
 
     @property
     def outputs(self) -> tuple[Output, ...]:
-        """All that it writes, as its function returns it: `to` first."""
-        others = (Output(each.name, each.kind, each.key, each.event_time) for each in self.also)
-        return (Output(self.to, self.kind, self.key, self.event_time), *others)
+        """What its function returns, in this order: `to` first."""
+        return (Output(self.to, self.kind, self.key, self.event_time), *map(_output, self.also))
+
+    @property
+    def written(self) -> tuple[Output, ...]:
+        """All that it writes: its results, then its state."""
+        return self.outputs if self.state is None else (*self.outputs, _output(self.state))
 
     @property
     def topics(self) -> tuple[str, ...]:
-        return tuple(output.topic for output in self.outputs)
+        """Those of all that it writes."""
+        return tuple(output.topic for output in self.written)
 
     @property
     def doc(self) -> str:
@@ -165,6 +172,7 @@ def stream(
     event_time: str | None = None,
     watermark: tuple[str, str] | None = None,
     also: Sequence[Topic] = (),
+    state: Topic | None = None,
 ) -> Callable[[Function], Function]:
     """Declare a job whose rows are facts: each is appended to topic `to`.
 
@@ -180,8 +188,10 @@ def stream(
         watermark: (column, delay) for a function that keeps state, e.g. one that drops duplicates.
         also: further topics that it writes, declared by `topic` or `changelog`: the function returns a result for `to`,
             and one for each of them. A batch is written to all or to none of them.
+        state: a table, declared by `changelog`, for what the job keeps over batches: a row for each entry, until it is
+            dropped. It follows one batch behind.
     """
-    return _declare_job("stream", to, key, event_time, watermark, "final", also)
+    return _declare_job("stream", to, key, event_time, watermark, "final", also, state)
 
 
 def table(
@@ -192,6 +202,7 @@ def table(
     event_time: str | None = None,
     emit: Emit = "final",
     also: Sequence[Topic] = (),
+    state: Topic | None = None,
 ) -> Callable[[Function], Function]:
     """Declare a job whose rows are a table: the last row per key counts, and topic `to` is compacted. Its function is
     as that of a `stream`.
@@ -204,8 +215,9 @@ def table(
         emit: `final` writes a window once, when the watermark has passed its end; `changes` writes it whenever it
             changes (Spark does this for windows, not for session windows).
         also: further topics that it writes, as for a `stream`.
+        state: a table for what it keeps over batches, as for a `stream`.
     """
-    return _declare_job("changelog", to, key, event_time, watermark, emit, also)
+    return _declare_job("changelog", to, key, event_time, watermark, emit, also, state)
 
 
 def _declare_topic(
@@ -232,10 +244,12 @@ def _declare_job(
     watermark: tuple[str, str] | None,
     emit: Emit,
     also: Sequence[Topic],
+    state: Topic | None,
 ) -> Callable[[Function], Function]:
     called_at = _caller()
     _check_topic_name(to, called_at)
     others = _also(to, also, called_at)
+    _check_state(state, (to, *(each.name for each in others)), called_at)
     columns = _columns(key, called_at)
     mark = _watermark(watermark, called_at)
     if kind == "changelog" and not columns:
@@ -248,7 +262,9 @@ def _declare_job(
             raise BadDeclaration(called_at, f"expected a function, found {function!r}")
         location = location_of(function)
         parameters = _parameters(function, location)
-        job = Job(function.__name__, function, parameters, to, kind, columns, event_time, mark, emit, location, others)
+        job = Job(
+            function.__name__, function, parameters, to, kind, columns, event_time, mark, emit, location, others, state
+        )
         if (declarations := _active.get()) is not None:
             declarations.jobs.append(job)
         return function
@@ -292,12 +308,35 @@ def _also(to: str, also: object, location: Location) -> tuple[Topic, ...]:
             f"expected also=[…] as a list of declared topics, found {also!r}",
             hint='give it what topic("…") gave',
         )
-    if with_schema := next((each for each in also if each.schema is not None), None):
-        raise BadDeclaration(location, f"topic {with_schema.name}: schema: the job gives it its schema")
+    for each in also:
+        _check_no_schema(each, location)
     names = [to, *(each.name for each in also)]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise BadDeclaration(location, f"topic {twice} is named twice among what the job writes")
     return tuple(also)
+
+
+def _check_state(state: object, others: Sequence[str], location: Location) -> None:
+    if state is None:
+        return
+    if not isinstance(state, Topic) or state.kind != "changelog":
+        raise BadDeclaration(
+            location,
+            f"expected state=… as a declared table, found {state!r}",
+            hint='give it what changelog("…", key=…) gave',
+        )
+    _check_no_schema(state, location)
+    if state.name in others:
+        raise BadDeclaration(location, f"topic {state.name} is named twice among what the job writes")
+
+
+def _check_no_schema(topic: Topic, location: Location) -> None:
+    if topic.schema is not None:
+        raise BadDeclaration(location, f"topic {topic.name}: schema: the job gives it its schema")
+
+
+def _output(topic: Topic) -> Output:
+    return Output(topic.name, topic.kind, topic.key, topic.event_time)
 
 
 def _watermark(watermark: object, location: Location) -> Watermark | None:

@@ -48,12 +48,14 @@ from mainstem.process.outputs import JobOutput, Quarantine, records
 from mainstem.process.planting import Stand, next_step, plant, stand_of
 from mainstem.process.project import Input, JobConfig
 from mainstem.process.reading import BooksMissing, forget_metrics, query_metrics, reads_of, stream_of, typed_rows
+from mainstem.process.repartition import change_of, moves_state, repartition
 from mainstem.process.session import job_session
 from mainstem.process.sink import BatchSink, JobIdentity, OutputTopic, SinkRefused
 from mainstem.process.sink_checkpoint import INJECTION_SOURCE, Checkpoint
 from mainstem.process.sink_direct import FEW_RECORDS
+from mainstem.process.state_topic import StateTopic
 from mainstem.process.tables import PinnedTable, TableReader
-from mainstem.process.versions import Fixed
+from mainstem.process.versions import Fixed, write_fixed
 from mainstem.registry.client import Registry
 from mainstem.registry.spark import TopicSchema, unknown_id, with_id
 
@@ -64,7 +66,6 @@ if TYPE_CHECKING:
 log = get_logger()
 
 HEARTBEAT = "_heartbeat"
-"""The column that tells a heartbeat from a row."""
 """The column that tells a heartbeat from a row."""
 _INJECTIONS_KEPT = 1000
 _ATTEMPTS = 5
@@ -80,7 +81,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     fixed: Fixed
     schemas: dict[str, TopicSchema]  # by parameter
     analysis: Analysis
-    outputs: tuple[JobOutput, ...]  # one for each result
+    outputs: tuple[JobOutput, ...]  # one for each result; that for its state is the last
     partitions: dict[str, int]  # of the input topics, by topic
     version: Version  # the frozen code
     home: Path  # of checkpoint and `job.json`
@@ -92,6 +93,11 @@ class JobSpec(msgspec.Struct, frozen=True):
     @property
     def key(self) -> str:
         return job_key(self.job.name, self.config.version)
+
+    @property
+    def results(self) -> tuple[JobOutput, ...]:
+        """What its function's results go to."""
+        return self.outputs[: len(self.job.outputs)]
 
     @property
     def checkpoint(self) -> Path:
@@ -136,6 +142,12 @@ class RunningJob:
         self._quarantine = Quarantine(connection, registry, spec.job, spec.config.version, spec.fixed.output)
         late = Late(self._time_of() or "", spec.analysis.windows) if spec.analysis.leaves_out_late else None
         self._books = StreamBooks(spec.name, connection, spec.streams, spec.partitions, self._quarantine, late)
+        self._state_topic: StateTopic | None = None
+        if spec.job.state is not None:
+            columns = spec.analysis.results[-1].columns
+            self._state_topic = StateTopic(spec.job, spec.outputs[-1], columns, spec.checkpoint)
+        self._last_batch = -1
+        self._looked_at = -1  # the last batch of which it is known whether it has changed the state
         self._marker: Marker | None = None  # of the last commit when the query started
         self._committed = -1  # the last batch that the log had when the query started
         self._attempts = 0
@@ -177,7 +189,44 @@ class RunningJob:
             Checkpoint(spec.checkpoint).check(self._committed)
         except SinkRefused as error:
             raise JobRefused(None, str(error), hint=error.hint) from error
+        if spec.analysis.stateful and marker is not None:
+            return self._in_partitions(session, marker)
         return session
+
+    def _in_partitions(self, session: "SparkSession", marker: Marker) -> "SparkSession":
+        """See that the state is in as many partitions as the settings say; the session to go on with."""
+        spec, sink = self.spec, self._sink
+        assert sink is not None
+        change = change_of(spec.checkpoint, marker.batch, spec.config.state_partitions)
+        if change is None:
+            if spec.fixed.state_partitions != spec.config.state_partitions:
+                write_fixed(
+                    spec.home, msgspec.structs.replace(spec.fixed, state_partitions=spec.config.state_partitions)
+                )
+            return session
+        if not stand_of(spec.checkpoint, marker.batch, marker.end_offsets).whole:
+            self._begin(session, one_batch=True)
+            self._await_end()
+            self.stop()
+            return self._open()
+        repartition(session, spec.checkpoint, change)
+
+        def reads() -> Reads:
+            self._publish_state(session, marker.batch)
+            return {}
+
+        sink.write(
+            session.createDataFrame([], "topic string, key binary, value binary"),
+            change.batch,
+            marker.end_offsets,
+            start_offsets=marker.end_offsets,
+            reads=reads,
+            topics=lambda: self._topics.kept | self._quarantine.kept,
+            event_time=marker.event_time,
+        )
+        log.info("state_repartitioned", job=spec.name, batch=change.batch, partitions=change.partitions)
+        self.stop()
+        return self._open()
 
     def _begin(self, session: "SparkSession", *, one_batch: bool = False) -> None:
         """Start the query; with `one_batch` it runs the batch that is planned, and ends."""
@@ -188,6 +237,7 @@ class RunningJob:
         writer = writer.option("checkpointLocation", str(spec.checkpoint))
         writer = writer.trigger(once=True) if one_batch else writer.trigger(processingTime=spec.config.every)
         self._error, self._has_worked = None, False
+        self._last_batch, self._looked_at = self._committed, -1
         session.sparkContext.setLocalProperty("spark.scheduler.pool", spec.key)  # the query's thread inherits it
         self._query = writer.start()
         session.sparkContext.setLocalProperty("spark.scheduler.pool", "default")
@@ -251,9 +301,14 @@ class RunningJob:
 
     def has_worked(self) -> bool:
         """Whether the query has done a batch since it was started, or has found that there is nothing to do."""
-        if not self._has_worked and self._query is not None and self._query.isActive:
-            self._has_worked = str(self._query.status["message"]).startswith("Waiting")
+        self._has_worked = self._has_worked or self._is_waiting()
         return self._has_worked
+
+    def _is_waiting(self) -> bool:
+        """For the next time to look for input, or for some."""
+        if self._query is None or not self._query.isActive:
+            return False
+        return str(self._query.status["message"]).startswith("Waiting")
 
     def check(self) -> None:
         """Go on after what can be mended here; otherwise raise.
@@ -386,6 +441,7 @@ class RunningJob:
         kept = rows.persist() if again else None  # what is read twice would be counted twice
 
         def read() -> Reads:
+            self._publish_state(rows.sparkSession, number - 1)
             found = self._read(rows, before.ends, plan.ends, before.watermark)
             self._topics.check()  # after all that was read, before the commit
             return found
@@ -394,7 +450,7 @@ class RunningJob:
             results = (rows,) if spec.analysis.stateful else self._apply(rows)
             start = before.ends if number > 0 else None
             result = sink.write(
-                records(spec.job, results, spec.outputs, self._quarantine, SystemClock().now_ms()),
+                records(spec.job, results, spec.results, self._quarantine, SystemClock().now_ms()),
                 number,
                 plan.ends,
                 tables,
@@ -409,7 +465,24 @@ class RunningJob:
                 kept.unpersist()
         self._remember(plan.ends)
         self._attempts, self._has_worked = 0, True
+        self._last_batch = number
         log.debug("batch_done", job=spec.name, batch=number, rows=result.rows, skipped=result.skipped)
+
+    def _publish_state(self, session: "SparkSession", batch: int) -> None:
+        """What the batch before has changed of the state."""
+        topic, sink = self._state_topic, self._sink
+        if topic is not None and batch >= 0 and not moves_state(self.spec.checkpoint, batch):
+            assert sink is not None
+            sink.add(topic.records(session, batch), [topic.output])
+
+    def _publish_last_state(self) -> None:
+        """Where no batch follows the last one, a row that says nothing makes one, for what that has changed."""
+        topic, batch = self._state_topic, self._last_batch
+        if topic is None or batch <= self._looked_at or not self._is_waiting():
+            return
+        self._looked_at = batch
+        if not moves_state(self.spec.checkpoint, batch) and not topic.records(self._root, batch).isEmpty():
+            self._inject(0)
 
     def _pin(self) -> dict[str, dict[int, int]]:
         """Move the tables to where their topics are now: all that is committed, nothing that is not."""
@@ -462,7 +535,8 @@ class RunningJob:
             }
 
     def beat(self) -> None:
-        """Pass on what is known of idle and finished inputs."""
+        """Pass on what is known of idle and finished inputs, and what the last batch has changed of the state."""
+        self._publish_last_state()
         spoken = {each.topic: self._follower.statement(each.topic) for each in self.spec.streams}
         with self._lock:
             processed = self.processed
@@ -559,7 +633,7 @@ def table_reads(tables: Mapping[str, PinnedTable]) -> Reads:
 
 def sink_of(spec: JobSpec, connection: Connection, quarantine: Quarantine, checkpoint: Path) -> BatchSink:
     """What a version writes with; its quarantine is there where its function may reject rows."""
-    outputs = [OutputTopic(each.topic, each.partitions) for each in spec.outputs]
+    outputs = [OutputTopic(each.topic, each.partitions) for each in spec.results]
     if spec.analysis.rejects:
         quarantine.ensure()
         outputs.append(quarantine.output)

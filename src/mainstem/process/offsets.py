@@ -24,21 +24,26 @@ from mainstem.core.prepared import prepared
 class BatchPlan(msgspec.Struct, frozen=True):
     """Where a batch ends in every topic, and the watermark it runs with (ms since 1970; 0: none yet).
 
-    `injections` is the last entry that it reads of the injections' log; -1: none yet.
+    `injections` is the last entry that it reads of the injections' log; -1: none yet. `partitions` are those of the
+    state.
     """
 
     watermark: int
     ends: dict[str, NextOffsets]
     injections: int = -1
+    partitions: int = 0
 
 
 class _Metadata(msgspec.Struct, rename="camel"):
     batch_watermark_ms: int = 0
+    conf: dict[str, str] = {}
 
 
 class _Files(msgspec.Struct, rename="camel"):
     log_offset: int = -1
 
+
+_PARTITIONS = "spark.sql.shuffle.partitions"
 
 NOTHING = BatchPlan(0, {})
 """Before the first batch."""
@@ -76,6 +81,7 @@ def read_plan(checkpoint: Path, batch: int) -> BatchPlan:
             else:
                 injections = msgspec.convert(source, prepared(_Files)).log_offset
         ends = {topic: {topic: by_partition} for topic, by_partition in positions.items()}
-        return BatchPlan(msgspec.json.decode(metadata, type=prepared(_Metadata)).batch_watermark_ms, ends, injections)
+        about = msgspec.json.decode(metadata, type=prepared(_Metadata))
+        return BatchPlan(about.batch_watermark_ms, ends, injections, int(about.conf.get(_PARTITIONS, 0)))
     except (OSError, ValueError, msgspec.DecodeError) as error:
         raise CorruptData(f"{path}: expected the plan of a batch: {error}") from error

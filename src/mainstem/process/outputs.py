@@ -117,8 +117,7 @@ def _records(job: Job, rows: "DataFrame", output: JobOutput, quarantine: Quarant
 
     topic, key = F.lit(output.topic), key_bytes(rows.schema, output.declared.key)
     if output.declared.kind == "changelog":
-        message = f"{job.location}: job {job.name}: a row of a table has no key ({', '.join(output.declared.key)})"
-        key = F.coalesce(key, F.raise_error(F.lit(message)).cast("binary"))
+        key = F.coalesce(key, no_key(job, output.declared.key))
     value = row_bytes(output.schema_id, output.schema)
     others = {}
     if REJECTED in rows.columns:
@@ -134,3 +133,11 @@ def _records(job: Job, rows: "DataFrame", output: JobOutput, quarantine: Quarant
         others["headers"] = F.col(HEADERS)
     columns = {"topic": topic, "key": key, "value": value} | others
     return rows.select(*(column.alias(name) for name, column in columns.items()))
+
+
+def no_key(job: Job, key: Sequence[str]) -> "Column":
+    """What stands for the key of a row of a table that has none: an error."""
+    from pyspark.sql import functions as F
+
+    message = f"{job.location}: job {job.name}: a row of a table has no key ({', '.join(key)})"
+    return F.raise_error(F.lit(message)).cast("binary")

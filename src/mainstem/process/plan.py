@@ -205,7 +205,7 @@ def _job(
         types = {each.parameter: input_type(session, each, schemas[each.topic]) for each in inputs}
         event_times = {each.parameter: project.topics[each.topic].event_time for each in inputs}
         found = analyse(session, job, inputs, types, event_times, project.directory)
-        for output, each, result in zip(outputs, job.outputs, found.results, strict=True):
+        for output, each, result in zip(outputs, job.written, found.results, strict=True):
             required = each.key if each.kind == "changelog" else ()
             schema = avro_schema(result.columns, output, required=required)
             schemas[output] = TopicSchema(output, schema, 0, {})
@@ -329,6 +329,9 @@ def _job_changes(
         changes.append(f"job {name}@{version} runs on demand: `mainstem job run {name} --from TIME --to TIME`")
     elif fixed is None:
         changes.append(f"start job {name}@{version} from the beginning of its inputs")
+    elif fixed.keeps_state and fixed.state_partitions != project.job_config(name).state_partitions:
+        wanted = project.job_config(name).state_partitions
+        changes.append(f"move the state of job {name}@{version} from {fixed.state_partitions} partitions into {wanted}")
     return changes + [line for each in outputs for line in _schema_change(each, schemas.get(each), registry)]
 
 

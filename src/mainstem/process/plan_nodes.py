@@ -1,9 +1,17 @@
 """Walking through Spark's plans, which are objects of its JVM."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 ATTRIBUTE = "AttributeReference"
+
+
+def analyzed(rows: "DataFrame") -> Any:
+    """The plan of a DataFrame, with all names resolved."""
+    return cast("Any", rows)._jdf.queryExecution().analyzed()
 
 
 def nodes_of(plan: Any) -> Iterator[Any]:

@@ -101,7 +101,7 @@ class JobConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             there is none, version 1 starts.
         max_offsets_per_trigger: most records of one batch, and with it of its transaction.
         transaction_timeout_seconds: for writing one batch; readers wait so long for a dead driver's.
-        state_partitions: in how many parts the job's state is kept; fixed for the life of a version.
+        state_partitions: in how many parts the job's state is kept; where that changes, the next start moves it.
         spark: settings of the job's Spark session.
     """
 
@@ -373,7 +373,8 @@ def _topics_by_variable(
                 other = by_variable.setdefault(variable, value)
                 if other != value:
                     raise BadDeclaration(value.location, f"{variable} is already a topic, declared at {other.location}")
-    held = {id(topic) for topic in [*by_variable.values(), *(each for job in jobs.values() for each in job.also)]}
+    given = [topic for job in jobs.values() for topic in (*job.also, job.state)]
+    held = {id(topic) for topic in [*by_variable.values(), *given]}
     for topic in declared:
         if id(topic) not in held:
             raise BadDeclaration(
@@ -505,7 +506,7 @@ def _specs(
         if name not in writers
     }
     for job in (jobs[name] for name in _order(jobs, inputs)):
-        for output in job.outputs:
+        for output in job.written:
             config = settings.topics.get(output.topic, TopicConfig())
             specs[output.topic] = _output_spec(job, output, config, inputs[job.name], specs, where)
     return specs

@@ -391,7 +391,7 @@ class JobDriver:
                     schema_id=schema_id,
                     schema=self._registry.schema(schema_id),
                 )
-                for declared, (output, schema_id) in zip(job.outputs, fixed.outputs.items(), strict=True)
+                for declared, (output, schema_id) in zip(job.written, fixed.outputs.items(), strict=True)
             ),
             partitions={each.topic: topics[each.topic].partitions for each in inputs},
             version=self._version,
@@ -472,7 +472,7 @@ class JobDriver:
         """What stays for the life of this version; the schemas of its outputs are registered on return."""
         job = self._project.jobs[name]
         written = {}
-        for each, result in zip(job.outputs, analysis.results, strict=True):
+        for each, result in zip(job.written, analysis.results, strict=True):
             output = output_topic(each.topic, config.version)
             schema = avro_schema(result.columns, output, required=each.key if each.kind == "changelog" else ())
             written[output] = self._registry.register(subject_of(output), schema)
@@ -569,12 +569,6 @@ def _check_fixed(fixed: Fixed | None, config: JobConfig, version: Version, name:
         raise UserError(
             f"job {name}@{config.version} runs from the sources {fixed.sha}, these are {version.sha}",
             hint=start_another(name, is_edited=True),
-        )
-    if fixed.state_partitions != config.state_partitions:
-        raise UserError(
-            f"job {name}@{config.version} has its state in {fixed.state_partitions} partitions, "
-            f"[jobs.{name}] state_partitions = {config.state_partitions}",
-            hint=f"they are fixed for the life of a version; {start_another(name)}",
         )
 
 

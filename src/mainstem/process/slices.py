@@ -243,7 +243,7 @@ class SliceRunner:
             frames |= {parameter: table.frame(session) for parameter, table in tables.items()}
             results = call(spec.job, frames, spec.version.directory)
             done = sink.write(
-                records(spec.job, results, spec.outputs, self._quarantine, self._clock.now_ms()),
+                records(spec.job, results, spec.results, self._quarantine, self._clock.now_ms()),
                 number,
                 ends,
                 {table.schema.topic: table.position for table in tables.values()},

@@ -42,13 +42,18 @@ class Fixed(msgspec.Struct, frozen=True):
     output_schema: int
     state_partitions: int
     analysis: dict[str, Any] | None = None  # what its code means, as `analysis.remember` gave it; saves a start seconds
-    also: dict[str, int] = {}  # further topics that it writes -> schema id, in the order of its results
+    also: dict[str, int] = {}  # further topics that it writes -> schema id, in the order of its results; then its state
     sliced: bool = False  # it is run slice by slice, on demand, and by no driver
 
     @property
     def outputs(self) -> dict[str, int]:
         """All topics that it writes -> schema id."""
         return {self.output: self.output_schema} | self.also
+
+    @property
+    def keeps_state(self) -> bool:
+        """As far as is remembered."""
+        return self.analysis is not None and bool(self.analysis["analysis"]["stateful"])
 
 
 def read_fixed(home: Path) -> Fixed | None:

@@ -1,0 +1,192 @@
+"""The state of a job as a table: what Spark's store has is what a reader of the topic has, for each kind of state."""
+
+import json
+from functools import partial
+
+import pytest
+
+from mainstem.registry import avro
+from mainstem.registry.client import Registry
+from tests.support.jobs import driver_of, put_rows, read_rows, run_until
+from tests.support.records import committed
+from tests.support.shop import ORDERS, drivers, order, shop, write_project
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+__all__ = ["drivers", "shop"]  # fixtures
+
+WATERMARK = 'watermark=("at", "1 minute")'
+JOBS = f"""
+    import pandas as pd
+    from pyspark.sql import types as T
+    from pyspark.sql.streaming import StatefulProcessor
+
+    hourly_state = changelog("SHOP.hourly.state", key=["window_start", "window_end", "customer"])
+    visits_state = changelog("SHOP.visits.state", key=["customer", "session_start_time"])
+    first_state = changelog("SHOP.first.state", key="id")
+    spent_state = changelog("SHOP.spent.state", key=["customer", "variable", "map_key"])
+
+    @table(to="SHOP.hourly", key=["start", "customer"], {WATERMARK}, state=hourly_state)
+    def hourly(orders):
+        return orders.groupBy(F.window("at", "1 hour"), "customer").agg(
+            F.sum("cents").alias("total"), (F.sum("cents") / F.count("id")).alias("ratio"), F.avg("cents").alias("mean")
+        ).select(F.col("window.start").alias("start"), "customer", "total", "ratio", "mean")
+
+    @table(to="SHOP.visits", key=["customer", "start"], {WATERMARK}, state=visits_state)
+    def visits(orders):
+        return orders.groupBy(F.session_window("at", "10 minutes"), "customer").agg(
+            F.count("id").alias("orders")
+        ).select("customer", F.col("session_window.start").alias("start"), "orders")
+
+    @stream(to="SHOP.first", key="id", {WATERMARK}, state=first_state)
+    def first(orders):
+        return orders.dropDuplicatesWithinWatermark(["id"])
+
+    class Spent(StatefulProcessor):
+        def init(self, handle):
+            self.handle = handle
+            self.total = handle.getValueState("total", T.StructType([T.StructField("cents", T.LongType())]))
+            self.by_order = handle.getMapState(
+                "by_order", T.StructType([T.StructField("id", T.LongType())]),
+                T.StructType([T.StructField("cents", T.LongType())]),
+            )
+
+        def handleInputRows(self, key, rows, timerValues):
+            total = self.total.get()[0] if self.total.exists() else 0
+            for frame in rows:
+                for each in frame.itertuples():
+                    total += each.cents
+                    self.by_order.updateValue((each.id,), (each.cents,))
+            self.total.update((total,))
+            self.handle.registerTimer(1714565100_000)  # 12:05, when nobody looks at it any more
+            yield pd.DataFrame({{"customer": [key[0]], "total": [total]}})
+
+        def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+            self.total.clear()
+            self.by_order.clear()
+            yield pd.DataFrame({{"customer": [key[0]], "total": [-1]}})
+
+        def close(self):
+            pass
+
+    @table(to="SHOP.spent", key="customer", {WATERMARK}, emit="changes", state=spent_state)
+    def spent(orders):
+        return orders.groupBy("customer").transformWithStateInPandas(
+            Spent(), "customer string, total long", "Update", "EventTime"
+        )
+
+    @stream(to="SHOP.rich")
+    def rich(orders, hourly_state):
+        return orders.join(hourly_state.select("customer", "total"), "customer").select("id", "total")
+"""
+KEYS = {
+    "hourly": ("window_start", "window_end", "customer"),
+    "visits": ("customer", "session_start_time"),
+    "first": ("id",),
+    "spent": ("customer", "variable", "map_key"),
+}
+
+
+def table_of(connection, registry_url, topic):
+    """What a reader has that follows a changelog to its end: the last row of each key, by that."""
+    registry = Registry(registry_url)
+    last = {message.key(): message.value() for message in committed(connection, topic)}
+    return {key: avro.decode(value, registry.schema) for key, value in last.items() if value is not None}
+
+
+def kept(spark, data, job, **options):
+    """What Spark's own store has by its last batch."""
+    return (
+        spark.read.format("statestore")
+        .options(**options)
+        .load(str(data / "jobs" / f"{job}@1" / "checkpoint"))
+        .collect()
+    )
+
+
+def expected(spark, data):
+    """The tables as they are to be, without their keys' bytes: sorted rows."""
+    hourly = [(*row.key.window, row.key.customer, *row.value) for row in kept(spark, data, "hourly")]
+    visits = [
+        (row.key.customer, row.key.sessionStartTime, row.value[0].start, row.value[0].end, row.value[2])
+        for row in kept(spark, data, "visits")
+    ]
+    first = [(row.key.id, row.value.expiresAtMicros) for row in kept(spark, data, "first")]
+    totals = [(row.key.customer, row.value.cents) for row in kept(spark, data, "spent", stateVarName="total")]
+    orders = [
+        (row.key.customer, row.user_map_key.id, row.user_map_value.cents)
+        for row in kept(spark, data, "spent", stateVarName="by_order")
+    ]
+    return {"hourly": hourly, "visits": visits, "first": first, "spent": totals + orders}
+
+
+def found(connection, registry_url, shop):
+    tables = {job: list(table_of(connection, registry_url, f"{shop}.{job}.state").values()) for job in KEYS}
+    plain = {job: [tuple(map(bare, row.values())) for row in rows] for job, rows in tables.items()}
+    plain["spent"] = [
+        (row["customer"], row["total"]["cents"])
+        if row["variable"] == "total"
+        else (row["customer"], int(json.loads(row["map_key"])["id"]), row["by_order"]["cents"])
+        for row in tables["spent"]
+    ]
+    return plain
+
+
+def bare(value):
+    """Spark gives times of the session's zone, which is UTC, without it."""
+    return value.replace(tzinfo=None) if hasattr(value, "tzinfo") else value
+
+
+def test_what_spark_keeps_is_in_the_topic_and_goes_with_it(
+    spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
+):
+    """In several batches, over a restart, and once all windows are closed."""
+    project = write_project(tmp_path / "project", shop, JOBS)
+
+    def start():
+        driver = driver_of(spark, project, log_connection, registry_url, tmp_path / "data")
+        drivers.append(driver)
+        driver.start()
+        return driver
+
+    data = tmp_path / "data"
+
+    def until(driver, is_there):
+        """The topics have what Spark has, and that is what is expected."""
+
+        def compared():
+            if not all((data / "jobs" / f"{job}@1" / "checkpoint" / "commits" / "0").exists() for job in KEYS):
+                return False
+            there = found(log_connection, registry_url, shop)
+            sorted_ = {job: sorted(rows) for job, rows in expected(spark, data).items()}
+            return {job: sorted(rows) for job, rows in there.items()} == sorted_ and is_there(there)
+
+        run_until(driver, compared)
+
+    def customers(there, at=0, job="visits"):
+        return {row[at] for row in there[job]}
+
+    driver = start()
+    put = partial(put_rows, log_connection, live_registry, f"{shop}.orders", ORDERS, key=("customer",))
+    put(rows=[order(1, "ann", 0, 5), order(2, "bob", 1, 7), order(3, "ann", 2, 8)])
+    until(
+        driver,
+        lambda there: (
+            {row[2:4] for row in there["hourly"]} == {("ann", 13), ("bob", 7)}
+            and {("ann", 13), ("ann", 1, 5), ("ann", 3, 8), ("bob", 7), ("bob", 2, 7)} == {*there["spent"]}
+            and customers(there) == {"ann", "bob"}
+            and customers(there, job="first") == {2, 3}
+        ),
+    )
+    driver.stop()
+    put(rows=[order(4, "ann", 30, 1), order(5, "cid", 31)])
+    driver = start()
+    until(driver, lambda there: customers(there) == {"ann", "cid"} and customers(there, job="first") == {4, 5})
+    put(rows=[order(6, "ann", 200)])  # whatever was before is closed
+    until(
+        driver,
+        lambda there: (
+            customers(there) == {"ann"} and customers(there, 2, "hourly") == {"ann"} and len(there["first"]) == 1
+        ),
+    )
+    put(rows=[order(7, "ann", 201)])  # others read it as a table
+    run_until(driver, lambda: read_rows(log_connection, f"{shop}.rich"))
