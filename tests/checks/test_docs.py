@@ -10,7 +10,7 @@ import pytest
 from mainstem.audit.books import Line
 from mainstem.cli.clean import Cleaned
 from mainstem.cli.commands import COMMANDS
-from mainstem.cli.job import JobRetired
+from mainstem.cli.job import JobRestored, JobRetired
 from mainstem.cli.log import Repaired
 from mainstem.cli.sink import SinkRetired
 from mainstem.cli.topic import PartitionLine, TopicAltered, TopicDeleted, TopicDetail, TopicLine, TopicMade
@@ -94,6 +94,7 @@ def test_make_help_names_every_target_that_a_person_runs() -> None:
 DOCUMENTS = {
     "status": [Overview, UpState, ChildState, TaskState, SourceLine, ReaderLine],
     "job list": [JobState],
+    "job restore": [JobRestored],
     "job retire": [JobRetired],
     "job run": [SliceResult, Slice],
     "sink retire": [SinkRetired],

@@ -14,6 +14,8 @@ from mainstem.client.topics import ensure_internal_topics, ensure_topic
 from mainstem.core import UserError
 from mainstem.core.locks import DirectoryLock
 from mainstem.core.task import TaskState
+from mainstem.process.offsets import read_plan
+from mainstem.process.sink_checkpoint import Checkpoint
 from mainstem.process.versions import Asked, Fixed, is_retired, write_asked, write_fixed
 from mainstem.standalone.state import UpState, save
 from mainstem.standalone.supervisor import ChildState
@@ -61,6 +63,27 @@ def test_a_job_is_shown_with_the_code_it_runs_from(log):
         assert words in result.stdout
     document = json.loads(CliRunner().invoke(group, ["job", "show", "totals", "--json", "--bootstrap", log]).stdout)
     assert (document[0]["batch"], document[0]["lag"]) == (4, 0)
+
+
+def test_a_checkpoint_is_made_anew_for_a_version_without_one(log, tmp_path):
+    """A job without state, whose position stands in its marker."""
+    connection, data = Connection(log), tmp_path / "data"
+    write_fixed(data / "jobs" / "copied@1", Fixed("copied", "1", "c0de", {}, "t", 1, 4))
+    command = ["job", "restore", "copied", "--data", str(data), "--bootstrap", log]
+    nothing = CliRunner().invoke(group, command)
+    assert "job copied@1 has committed nothing" in str(nothing.exception)
+    marker = Marker("copied", "1", "c1d", 7, {"orders": {"orders": {0: 5}}})
+    append(connection, COMMITS, [(b"copied@1", msgspec.json.encode(marker))])
+    result = CliRunner().invoke(group, command)
+    assert result.stdout == "job copied@1: restored; it goes on behind batch 7\n"
+    checkpoint = data / "jobs" / "copied@1" / "checkpoint"
+    assert Checkpoint(checkpoint).query_id() == "c1d"
+    assert read_plan(checkpoint, 7).ends == marker.end_offsets
+    Checkpoint(checkpoint).check(7)
+    again = CliRunner().invoke(group, command)
+    assert "found none; those that have one: 1" in str(again.exception)
+    named = CliRunner().invoke(group, [*command, "--version", "1", "--json"])
+    assert "expected no checkpoint, found one" in str(named.exception)
 
 
 def test_a_version_is_retired(log, tmp_path):

@@ -1,5 +1,5 @@
-"""`mainstem job`: list, show, retire; versions, reprocess, diff, cutover and revert are in `cli.job_versions`, run in
-`cli.job_run`.
+"""`mainstem job`: list, show, retire, restore; versions, reprocess, diff, cutover and revert are in `cli.job_versions`,
+run in `cli.job_run`.
 """
 
 import click
@@ -16,6 +16,14 @@ class JobRetired(msgspec.Struct, frozen=True):
     job: str
     version: str
     output: str | None
+
+
+class JobRestored(msgspec.Struct, frozen=True):
+    """`job restore --json`: the version that goes on, and its last batch that the log has."""
+
+    job: str
+    version: str
+    batch: int
 
 
 @click.group(short_help="The versions of jobs; move readers; stop one.")
@@ -142,3 +150,24 @@ def retire(name: str, version: str, yes: bool, force: bool, as_json: bool, targe
         else f"topic {output} was never made, or is gone"
     )
     click.echo(f"job {name}@{version}: retired; {left}")
+
+
+@job.command(short_help="Make a lost checkpoint anew from the log.")
+@click.argument("name")
+@click.option("--version", metavar="VERSION", help="[default: the one that has none]")
+@json_option
+@connection_options
+def restore(name: str, version: str | None, as_json: bool, target: Target) -> None:
+    """Make the checkpoint of job NAME anew, where its disk was lost: it goes on behind its last commit.
+
+    The log has to run; `mainstem up` may, and goes on with the job by itself. A job without state needs nothing but the
+    log; one with state a copy of its checkpoint there, which `checkpoint_in_log` under [jobs.NAME] makes.
+    """
+    from mainstem.process.restore import lost_version, restore
+
+    version = version or lost_version(target.directory, name)
+    marker = restore(target.connect(), target.directory / "jobs" / f"{name}@{version}", name, version)
+    if as_json:
+        click.echo(to_json(JobRestored(name, version, marker.batch)))
+        return
+    click.echo(f"job {name}@{version}: restored; it goes on behind batch {marker.batch}")

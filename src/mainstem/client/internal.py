@@ -47,6 +47,11 @@ def job_key(job: str, version: str) -> str:
     return f"{job}@{version}"
 
 
+def checkpoint_topic(job: str, version: str) -> str:
+    """The topic with the copy of a version's checkpoint."""
+    return f"__mainstem.checkpoint.{job}.{version}"
+
+
 def job_transactional_id(job: str, version: str) -> str:
     """Whoever initialises this id fences every older driver of that version."""
     return f"mainstem.job.{job_key(job, version)}"

@@ -29,6 +29,7 @@ from mainstem.core.logging import get_logger
 from mainstem.process.analysis import Analysis, milliseconds
 from mainstem.process.books import StreamBooks
 from mainstem.process.calling import call
+from mainstem.process.checkpoint_copy import CheckpointCopy, ensure_copy_topic
 from mainstem.process.culprit import FailedBatch, Range, first_that_fails, ranges_of, rows_of, shown
 from mainstem.process.declare import Job
 from mainstem.process.diagnosis import JobFailed, JobRefused, check_damage, check_shape, failed, java_text
@@ -639,7 +640,10 @@ def sink_of(spec: JobSpec, connection: Connection, quarantine: Quarantine, check
         outputs.append(quarantine.output)
     identity = JobIdentity(spec.name, spec.config.version, str(checkpoint))
     timeout_ms = spec.config.transaction_timeout_seconds * 1000
-    return BatchSink(identity, connection, outputs, transaction_timeout_ms=timeout_ms)
+    copy = None
+    if spec.config.checkpoint_in_log and spec.analysis.stateful and checkpoint == spec.checkpoint:
+        copy = CheckpointCopy(checkpoint, ensure_copy_topic(connection, spec.name, spec.config.version))
+    return BatchSink(identity, connection, outputs, transaction_timeout_ms=timeout_ms, copy=copy)
 
 
 def _take_over(injections: Path) -> int:

@@ -102,6 +102,8 @@ class JobConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         max_offsets_per_trigger: most records of one batch, and with it of its transaction.
         transaction_timeout_seconds: for writing one batch; readers wait so long for a dead driver's.
         state_partitions: in how many parts the job's state is kept; where that changes, the next start moves it.
+        checkpoint_in_log: keep a copy of the job's checkpoint in the log, for `mainstem job restore` where its disk is
+            lost. A job without state needs none.
         spark: settings of the job's Spark session.
     """
 
@@ -110,6 +112,7 @@ class JobConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_offsets_per_trigger: Annotated[int, Meta(ge=1)] = 100_000
     transaction_timeout_seconds: Annotated[int, Meta(ge=1, le=900)] = 60
     state_partitions: Annotated[int, Meta(ge=1)] = 4
+    checkpoint_in_log: bool = False
     spark: dict[str, str] = {}
 
     @property

@@ -14,7 +14,8 @@ from mainstem.client.catalog import (
 )
 from mainstem.client.catalog_changes import Catalog, change_catalog
 from mainstem.client.connection import Connection
-from mainstem.client.internal import job_key
+from mainstem.client.internal import checkpoint_topic, job_key
+from mainstem.client.topics import delete
 from mainstem.core import UserError
 from mainstem.core.config import PROJECT_FILE
 from mainstem.core.files import write_atomically
@@ -125,6 +126,7 @@ def retire(
         fixed = retirable(connection, data, job, version, directory, force=force)
         write_atomically(data / "jobs" / job_key(job, version) / RETIRED_FILE, b"")
         fence_job(connection, job, version)
+        delete(connection, [checkpoint_topic(job, version)])
         _forget(connection, job, version)
     return fixed
 
@@ -146,6 +148,7 @@ def finish_retired(connection: Connection, data: Path) -> None:
         for version in set(entry.get("versions", {})) - set(entry.get(RETIRED, ())):
             if is_retired(data, job, version):
                 fence_job(connection, job, version)
+                delete(connection, [checkpoint_topic(job, version)])
                 _forget(connection, job, version)
 
 

@@ -23,6 +23,7 @@ from mainstem.client.errors import TransactionFailed, UnknownTopic
 from mainstem.client.progress import Marker, NextOffsets, Output, Reads
 from mainstem.core import MainstemError, TopicPartition, UserError
 from mainstem.core.logging import get_logger
+from mainstem.process.checkpoint_copy import CheckpointCopy
 from mainstem.process.reading import BooksMissing, metrics_of
 from mainstem.process.session import check_rules, is_local
 from mainstem.process.sink_commit import BatchCommitter, JobIdentity, TaskOutput, TaskPlan
@@ -61,12 +62,14 @@ class BatchSink:
         outputs: Sequence[OutputTopic],
         *,
         transaction_timeout_ms: int = 60_000,
+        copy: CheckpointCopy | None = None,
         trace: Callable[[str], None] = lambda step: None,
     ) -> None:
         self.outputs = tuple(outputs)
         self._job = job
         self._connection = connection
         self._timeout_ms = transaction_timeout_ms
+        self._copy = copy
         self._trace = trace
         self._committer: BatchCommitter | None = None
         self._plan: TaskPlan | None = None  # of the batch that is being written
@@ -92,6 +95,7 @@ class BatchSink:
                 self._connection,
                 claims_host=str(host),
                 transaction_timeout_ms=self._timeout_ms,
+                copy=self._copy,
                 trace=self._trace,
             )
         return self._committer.open()

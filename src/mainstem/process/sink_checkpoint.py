@@ -214,7 +214,7 @@ class Checkpoint:
                 f"{plan}: the plan of the batch is missing",
                 hint="is another directory configured as checkpointLocation than the sink was given?",
             )
-        now = self._stamps()
+        now = self.stamps()
         changed = [path for path, stamp in now.items() if self._synced.get(path) != stamp]
         directories = {self.directory, self.directory.parent}
         directories |= {path if path.is_dir() else path.parent for path in changed}
@@ -223,7 +223,7 @@ class Checkpoint:
             list(threads.map(_sync, directories))  # the names, once the files are there
         self._synced = now
 
-    def _stamps(self) -> dict[Path, tuple[int, int, int]]:
+    def stamps(self) -> dict[Path, tuple[int, int, int]]:
         """Inode, size and time of change of all there is, but the ends of batches and what is still being written."""
         found: dict[Path, tuple[int, int, int]] = {}
         for directory, below, files in os.walk(self.directory):

@@ -9,6 +9,7 @@ After any error the transaction is aborted, and a new `open` is needed: fence fi
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -34,6 +35,9 @@ from mainstem.core.logging import get_logger
 from mainstem.process.sink_checkpoint import Checkpoint
 from mainstem.process.sink_claims import ClaimsAddress, ClaimsServer
 from mainstem.process.sink_decision import Decision, check_owner, decide
+
+if TYPE_CHECKING:
+    from mainstem.process.checkpoint_copy import CheckpointCopy
 
 log = get_logger()
 
@@ -72,6 +76,7 @@ class BatchCommitter:
         claims_host: str = "127.0.0.1",
         transaction_timeout_ms: int = 60_000,
         clock: Clock | None = None,
+        copy: "CheckpointCopy | None" = None,
         trace: Callable[[str], None] = lambda step: None,
     ) -> None:
         self.job = job
@@ -79,6 +84,7 @@ class BatchCommitter:
         self._connection = connection
         self._checkpoint = Checkpoint(job.checkpoint)
         self._clock = clock or SystemClock()
+        self._copy = copy
         self._trace = trace
         self._group = job_group(job.job, job.version)
         self._plan: TaskPlan | None = None
@@ -173,6 +179,8 @@ class BatchCommitter:
         )
         progress = Progress(self.job.job, self.job.version, batch, positions, marker.tables, ends)
         with self._transaction.writer(self._plan.ticket) as writer:
+            if self._copy is not None:
+                self._copy.send(writer, self._clock.now_ms())
             self._send_own(writer, {COMMITS: marker, PROGRESS: progress})
             self._commit_offsets(batch, positions)
             counts |= {partition: appended.count for partition, appended in writer.finish().items()}
@@ -182,6 +190,8 @@ class BatchCommitter:
             raise TransactionFailed(f"{job_key(self.job.job, self.job.version)}: batch {batch}: {self._claims.refusal}")
         self._transaction.commit(counts)
         self._plan, self.marker = None, marker
+        if self._copy is not None:
+            self._copy.committed()
         self._trace("committed")
         return marker
 

@@ -97,7 +97,8 @@ def check_owner(marker: Marker, checkpoint: str | None) -> None:
         raise SinkRefused(
             f"{marker.job}@{marker.version}: the last commit belongs to checkpoint {marker.checkpoint}, this is {this}",
             hint=f"bring back the checkpoint {marker.checkpoint}: a fresh one would read the input again and write everything "
-            f"twice; if it is lost, {start_another(marker.job)}",
+            f"twice; if it is lost, `mainstem job restore {marker.job}` makes it anew from the log where that has what it "
+            f"needs; otherwise {start_another(marker.job)}",
         )
 
 
