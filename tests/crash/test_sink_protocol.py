@@ -14,8 +14,9 @@ import subprocess
 import sys
 import time
 import uuid
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,21 +72,29 @@ async def transaction_version(connection: Connection) -> int:
 class Bench:
     """A job with its own input, output and checkpoint, and the checker of its output."""
 
-    def __init__(self, connection: Connection, directory: Path) -> None:
+    def __init__(self, connection: Connection, directory: Path, records: int = RECORDS) -> None:
         self.connection = connection
+        self.records = 0
         self.job = f"job-{uuid.uuid4().hex[:8]}"
         self.source, self.output = f"{self.job}.in", f"{self.job}.out"
         self.checkpoint = directory / "checkpoint"
         ensure_topic(connection, self.source, 1)
         ensure_topic(connection, self.output, OUTPUTS)
-        append(connection, self.source, [(b"key-%d" % (number % 17), b"%d" % number) for number in range(RECORDS)])
+        self.put(records)
 
-    def start(self, **settings: Any) -> "subprocess.Popen[str]":
+    def put(self, records: int) -> None:
+        numbers = range(self.records, self.records + records)
+        append(self.connection, self.source, [(b"key-%d" % (number % 17), b"%d" % number) for number in numbers])
+        self.records = numbers.stop
+
+    def config(self, **settings: Any) -> sink_engine.Config:
         settings = {"batches": 100, "output_partitions": OUTPUTS} | settings
-        config = sink_engine.Config(
+        return sink_engine.Config(
             self.connection.bootstrap, str(self.checkpoint), self.job, self.source, self.output, **settings
         )
-        command = [sys.executable, "-c", ENGINE, msgspec.json.encode(config).decode()]
+
+    def start(self, **settings: Any) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-c", ENGINE, msgspec.json.encode(self.config(**settings)).decode()]
         return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def run(self, *, fails: str = "", **settings: Any) -> list[dict[str, Any]]:
@@ -113,25 +122,27 @@ class Bench:
 
     def check(self) -> Marker:
         """Every input record is in the output once, in the batch that was planned for it; the books balance."""
-        found = self.read()
+        found, planned_batch = self.read(), self.planned_batches()
         copies = Counter(offset for offset, _, _ in found)
-        lost = [offset for offset in range(RECORDS) if offset not in copies]
+        lost = [offset for offset in range(self.records) if offset not in copies]
         duplicated = [offset for offset, count in copies.items() if count > 1]
-        torn = [(offset, batch) for offset, batch, _ in found if batch != self.planned_batch(offset)]
+        torn = [(offset, batch) for offset, batch, _ in found if batch != planned_batch(offset)]
         assert (lost, duplicated, torn) == ([], [], [])
         marker = read_marker(self.connection, self.job, "v1")
         assert marker is not None
-        assert marker.end_offsets == {"source": {self.source: {0: RECORDS}}}
-        assert sum(written.count for written in marker.written[self.output].values()) == RECORDS
+        assert marker.end_offsets == {"source": {self.source: {0: self.records}}}
+        assert sum(written.count for written in marker.written[self.output].values()) == self.records
         stable, high = (end_offsets(self.connection, self.output, committed=committed) for committed in (True, False))
         assert stable == high, "a transaction is left open"
         return marker
 
-    def planned_batch(self, offset: int) -> int:
+    def planned_batches(self) -> Callable[[int], int]:
+        """By the offset of a record, the batch that it was planned for."""
         plans = {
             int(path.name): json.loads(path.read_text())["0"] for path in (self.checkpoint / "offsets").glob("[0-9]*")
         }
-        return min(batch for batch, end in plans.items() if offset < end)
+        ends = [plans[batch] for batch in sorted(plans)]
+        return lambda offset: bisect_right(ends, offset)
 
 
 @pytest.fixture
