@@ -104,7 +104,8 @@ ZeroDivisionError: division by zero
 
 
 def test_a_row_without_names_from_a_state_function_is_told_with_what_it_is_to_be():
-    text = 'File "/pyspark/sql/types.py", line 3594, in asDict\nPySparkTypeError: [CANNOT_CONVERT_TYPE] Cannot convert Row into dict.'
+    said = "pyspark.errors.exceptions.base.PySparkTypeError: [CANNOT_CONVERT_TYPE] Cannot convert Row into dict."
+    text = f'Traceback (most recent call last):\n  File "/pyspark/sql/types.py", line 3594, in asDict\n{said}'
     assert reason_of(RuntimeError(text)).startswith(
         "a state function gave a Row without names: expected Row(column=value, …)"
     )
