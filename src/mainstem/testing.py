@@ -24,7 +24,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from mainstem.core import UserError
-from mainstem.core.causes import one_line
 from mainstem.process.declare import SINCE, UNTIL, BadDeclaration
 
 if TYPE_CHECKING:
@@ -140,7 +139,8 @@ class Jobs:
             job = self.project.jobs[each.job]
             return self._analysis(each.job)[0].results[job.topics.index(each.topic)].columns
         if each.topic in self._columns:
-            return cast("StructType", StructType.fromDDL(self._columns[each.topic]))
+            history = f", {SINCE} timestamp, {UNTIL} timestamp" if each.history is not None else ""
+            return cast("StructType", StructType.fromDDL(self._columns[each.topic] + history))
         file = self.project.topics[each.topic].schema_file
         if file is None:
             raise UnknownColumns(
@@ -215,12 +215,15 @@ class TestedJob(ABC):
 
     def _sort_out(self, results: "tuple[DataFrame, ...]") -> list[dict[str, Any]]:
         """The rows of the first result; the others, and what is rejected, are kept."""
-        from mainstem.process.reading import OWN, REJECTED
+        from mainstem.process.order import with_position
+        from mainstem.process.reading import OWN, POSITION, REJECTED
 
         found: list[dict[str, Any]] = []
         for output, result in zip(self._job.outputs, results, strict=True):
             into = found if output.topic == self._job.to else self.also[output.topic]
-            for row in result.drop(*(OWN - {REJECTED})).collect():
+            placed = with_position(result)
+            rows = placed.orderBy(POSITION) if POSITION in placed.columns else placed  # as the sink does
+            for row in rows.drop(*(OWN - {REJECTED})).collect():
                 values = row.asDict(recursive=True)
                 if values.get(REJECTED) is not None:
                     self.rejected.append(values)
@@ -402,7 +405,7 @@ class StatefulJob(TestedJob):
         """Wait until all that it was given is processed; what came out."""
         from pyspark.errors import StreamingQueryException
 
-        from mainstem.process.calling import place_of
+        from mainstem.process.calling import place_of, reason_of
 
         try:
             if self._by_the_clock:
@@ -411,7 +414,7 @@ class StatefulJob(TestedJob):
                 self._query.processAllAvailable()
         except StreamingQueryException as error:
             place = place_of(error, self._directory) or self._job.location
-            raise BadDeclaration(place, f"{self._job.name}: {one_line(error)}") from error
+            raise BadDeclaration(place, f"{self._job.name}: {reason_of(error)}") from error
         out, self._out = self._out, []
         return out
 

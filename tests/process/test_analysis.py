@@ -6,7 +6,7 @@ from textwrap import dedent
 import msgspec
 import pytest
 
-from mainstem.process.analysis import Determinism, analyse, milliseconds, recall, remember
+from mainstem.process.analysis import ROWS_BETWEEN, Determinism, analyse, milliseconds, recall, remember
 from mainstem.process.declare import BadDeclaration
 from mainstem.process.project import load_project
 
@@ -53,11 +53,10 @@ def test_a_join_with_a_table_depends_on_the_pinned_position(spark, tmp_path):
     it = found(spark, tmp_path, """
         @stream(to="enriched", key="customer")
         def job(orders, customers):
-            return orders.join(customers.withColumnRenamed("id", "customer"), "customer", "left").drop("_position")
+            return orders.join(customers.withColumnRenamed("id", "customer"), "customer", "left")
     """)  # fmt: skip
     assert it.determinism is Determinism.BATCH
     assert "customers: read at the position" in it.reason
-    assert not it.keeps_order
 
 
 def test_an_aggregation_of_the_table_itself_is_no_state(spark, tmp_path):
@@ -98,6 +97,7 @@ def test_totals_of_a_key_may_be_kept_for_ever_and_told_at_each_change(spark, tmp
             return orders.groupBy("customer").agg(F.sum("cents").alias("cents"))
     """)  # fmt: skip
     assert it.stateful == "an aggregation"
+    assert it.reason == f"an aggregation: {ROWS_BETWEEN}"  # that rows come too late was said, and none does
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from textwrap import dedent
 
 import pytest
 
-from mainstem.process.calling import call, place_of
+from mainstem.process.calling import call, place_of, reason_of
 from mainstem.process.declare import BadDeclaration
 from mainstem.process.project import load_project
 
@@ -101,3 +101,12 @@ Traceback (most recent call last):
 ZeroDivisionError: division by zero
 	at org.apache.spark.api.python.BasePythonRunner"""
     assert str(place_of(RuntimeError(worker), Path("/project"))) == "/project/jobs.py:7"
+
+
+def test_a_row_without_names_from_a_state_function_is_told_with_what_it_is_to_be():
+    said = "pyspark.errors.exceptions.base.PySparkTypeError: [CANNOT_CONVERT_TYPE] Cannot convert Row into dict."
+    text = f'Traceback (most recent call last):\n  File "/pyspark/sql/types.py", line 3594, in asDict\n{said}'
+    assert reason_of(RuntimeError(text)).startswith(
+        "a state function gave a Row without names: expected Row(column=value, …)"
+    )
+    assert reason_of(RuntimeError("else")) == "RuntimeError: else"

@@ -18,7 +18,7 @@ from mainstem.core import TopicPartition, UserError
 from mainstem.core.locks import DirectoryLock
 from mainstem.process import diff as module
 from mainstem.process import readiness
-from mainstem.process.analysis import LATE_ROWS
+from mainstem.process.analysis import LATE_ROWS, ROWS_BETWEEN
 from mainstem.process.cutover import NotReached, Waiting
 from mainstem.process.diff import Diff, NotComparable, diff
 from mainstem.process.landing import NotLanded
@@ -136,7 +136,9 @@ def test_what_a_difference_may_come_from_is_told(log_connection, tmp_path, job):
 
     for version in "12":
         stand(log_connection, tmp_path, job, version, 5)
-    assert why(determinism="batch-dependent", reason=f"an aggregation: {LATE_ROWS}") == ""  # none was late
+    totals = f"an aggregation: {ROWS_BETWEEN}"
+    assert [why(determinism="batch-dependent", reason=each) for each in (totals, f"{totals}; {LATE_ROWS}")] == ["", ""]
+    assert why(reason=f"an aggregation: {LATE_ROWS}") == ""  # none was late
     stand(log_connection, tmp_path, job, "2", 5, late=2)
     assert why() == "version 2 is batch-dependent: 2 of the rows that it read came late"
     stand(log_connection, tmp_path, job, "2", 5, event_time=99)

@@ -191,6 +191,33 @@ def test_the_last_windows_close_also_when_spark_is_started_again_before_the_batc
 
 
 @pytest.mark.spark
+def test_rows_of_a_key_are_in_order_though_the_job_selects_no_position(
+    spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
+):
+    jobs = """
+        @stream(to="SHOP.narrow", key="customer")
+        def narrow(orders):
+            return orders.select("id", "customer").repartition(7)
+
+        @stream(to="SHOP.once", key="customer", watermark=("at", "10 minutes"))
+        def once(orders):
+            return orders.dropDuplicatesWithinWatermark(["id"]).select("id", "customer")
+    """
+    project = write_project(tmp_path / "project", shop, jobs)
+    few = dict.fromkeys(("narrow", "once"), JobConfig(max_offsets_per_trigger=70))
+    driver = driver_of(spark, project, log_connection, registry_url, tmp_path / "data", settings=few)
+    drivers.append(driver)
+    orders = [order(n, "abc"[n % 3], 0) for n in range(150)]
+    driver.start()  # makes the input
+    put_rows(log_connection, live_registry, f"{shop}.orders", ORDERS, orders, ("customer",))
+    for name in ("narrow", "once"):
+        run_until(driver, lambda name=name: len(read_all(log_connection, f"{shop}.{name}")) == 150)
+        rows = read_all(log_connection, f"{shop}.{name}")
+        for customer in "abc":
+            assert [row["id"] for row in rows if row["customer"] == customer] == [*range("abc".index(customer), 150, 3)]
+
+
+@pytest.mark.spark
 def test_rows_that_were_many_after_all_are_counted_once(
     spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
 ):

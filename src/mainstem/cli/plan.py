@@ -71,6 +71,8 @@ def plan(project: Path, data: Path | None, bootstrap: str | None, as_json: bool)
     for job in planned.jobs:
         if job.reason:
             click.echo(": ".join(filter(None, (job.name, job.determinism, job.reason))))
+        if job.order_lost_by:
+            click.echo(f"{job.name}: does not keep the order of a key's rows: {job.order_lost_by}")
     for line in planned.warnings:
         click.echo(line)
     if not planned.complete:

@@ -18,9 +18,10 @@ from mainstem.process.calling import call
 from mainstem.process.declare import BadDeclaration, Job, Output
 from mainstem.process.frozen import code_hash
 from mainstem.process.late import Windows, windows_of
+from mainstem.process.order import order_lost_by, with_position
 from mainstem.process.plan_nodes import ATTRIBUTE, analyzed, class_of, items_of, nodes_of
 from mainstem.process.project import Input
-from mainstem.process.reading import HEADERS, OWN, POSITION, RECORD, REJECTED, with_own
+from mainstem.process.reading import HEADERS, OWN, RECORD, REJECTED, with_own
 from mainstem.process.state_topic import state_table
 from mainstem.process.upgrade import Shape, shape_of
 from mainstem.registry.spark import UnfitType, avro_schema, key_bytes
@@ -29,11 +30,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-_FORM = 3
+_FORM = 4
 """Of what is remembered: raised when a field is added that older ones lack."""
 
 LATE_ROWS = "which rows come too late depends on how the input is cut into batches"
 """Why the result of a job with windows is not the same however its input is cut; where no row was late, it is."""
+ROWS_BETWEEN = (
+    "how often a key is written depends on how the input is cut into batches; the last row of each key does not"
+)
+"""Why totals are not the same topic each time, though they are the same table."""
+OF_ROWS = "every row of the output depends on its input rows alone"
+OF_PYTHON = f"{OF_ROWS}, if its Python functions make each of one row and of nothing else"
 _STATEFUL = {
     "Aggregate": "an aggregation",
     "Deduplicate": "dropDuplicates",
@@ -86,7 +93,7 @@ class Analysis(msgspec.Struct, frozen=True):
     stateful: str | None  # the operator that keeps state
     determinism: Determinism
     reason: str
-    keeps_order: bool
+    order_lost_by: str | None  # what keeps the rows of a key from the order of their input, in words
     reads_again: bool  # a stream stands in the results more than once
     horizon: int  # the longest duration in its windows, in ms; a guess
     windows: Windows | None = None  # by which rows are late
@@ -103,6 +110,11 @@ class Analysis(msgspec.Struct, frozen=True):
     def event_time(self) -> str | None:
         """That of the first result."""
         return self.results[0].event_time
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether the rows of a key come out in the order of their input, in each topic that it writes."""
+        return self.order_lost_by is None
 
     @property
     def rejects(self) -> bool:
@@ -162,32 +174,35 @@ def analyse(
     plans = [analyzed(each) for each in found]
     nodes = [node for plan in plans for node in nodes_of(plan)]
     stateful = _stateful(job, inputs, nodes)
-    reason = next(filter(None, (_batch_dependence(plan, stateful, inputs) for plan in plans)), None)
+    late = stateful is not None and _leaves_out_late(nodes)
+    reasons = (_batch_dependence(job, plan, stateful, inputs, late=late) for plan in plans)
+    reason = next(filter(None, reasons), None)
     results = tuple(
         _result(job, output, each, inputs, event_times) for output, each in zip(job.outputs, found, strict=True)
     )
     if job.state is not None:
         results = (*results, _state(job, frames, directory, stateful))
+    shape = shape_of(
+        session,
+        plans,
+        {each.parameter: f"{each.topic} {types[each.parameter].simpleString()}" for each in inputs},
+        {
+            output.topic: f"{list(output.key)} {result.columns.simpleString()}"
+            for output, result in zip(job.written, results, strict=True)
+        },
+        partial(code_hash, directory),
+    )
     return Analysis(
         results=results,
         stateful=stateful,
         determinism=Determinism.BATCH if reason else Determinism.PREFIX,
-        reason=reason or "every row of the output depends on its input rows alone",
-        keeps_order=all(POSITION in each.columns for each in found),
+        reason=reason or (OF_PYTHON if shape.code else OF_ROWS),
+        order_lost_by=_order_lost_by(job, found, stateful),
         reads_again=_reads_again(job, inputs, nodes, stateful),
         horizon=max(_horizon(plan.toString()) for plan in plans),
         windows=windows_of(session, nodes) if stateful else None,
-        leaves_out_late=stateful is not None and _leaves_out_late(nodes),
-        shape=shape_of(
-            session,
-            plans,
-            {each.parameter: f"{each.topic} {types[each.parameter].simpleString()}" for each in inputs},
-            {
-                output.topic: f"{list(output.key)} {result.columns.simpleString()}"
-                for output, result in zip(job.written, results, strict=True)
-            },
-            partial(code_hash, directory),
-        ),
+        leaves_out_late=late,
+        shape=shape,
         needs_record=_needs_record(job, inputs, frames, found, directory),
     )
 
@@ -396,7 +411,7 @@ def _state(job: Job, frames: Mapping[str, "DataFrame"], directory: Path, statefu
     if stateful is None:
         raise BadDeclaration(job.location, f"{job.name}: keeps no state", hint="remove state=…")
     (nothing,) = call(job, {name: frame.filter(F.lit(False)) for name, frame in frames.items()}, directory)
-    table = state_table(job, nothing)
+    table = state_table(job, with_position(nothing))
     assert job.state is not None
     _check_columns(job, table.columns, job.state.name, table.key)
     return Result(table.columns, None)
@@ -411,18 +426,45 @@ def _check_columns(job: Job, struct: "StructType", topic: str, key: Sequence[str
         raise BadDeclaration(job.location, f"{job.name}: {error}", hint=error.hint) from error
 
 
-def _batch_dependence(plan: Any, stateful: str | None, inputs: Sequence[Input]) -> str | None:
+def _order_lost_by(job: Job, found: Sequence["DataFrame"], stateful: str | None) -> str | None:
+    """Of the first topic that loses it, which is named where the job writes several."""
+    for output, result in zip(job.outputs, found, strict=True):
+        lost = order_lost_by(result, stateful, output.key)
+        if lost is not None:
+            return f"{output.topic}: {lost}" if job.also else lost
+    return None
+
+
+def _batch_dependence(job: Job, plan: Any, stateful: str | None, inputs: Sequence[Input], *, late: bool) -> str | None:
     clock = _CLOCK.search(plan.toString())
     if clock:
         return f"it asks for the time ({clock[1]})"
     if not plan.deterministic():
         return "it uses a function that gives another result each time"
+    if any(class_of(node) == "Sample" for node in nodes_of(plan)):
+        return "sample: which rows it takes depends on how the input is cut into batches"
     tables = [each.parameter for each in inputs if each.kind == "changelog"]
     if tables:
         return f"{', '.join(tables)}: read at the position that was pinned with each batch"
-    if stateful:
-        return f"{stateful}: {LATE_ROWS}"
-    return None
+    if stateful is None:
+        return None
+    why = []
+    if "state function" in stateful:
+        why.append("it is called with what each batch has of a key")
+    elif "dropDuplicates" in stateful and _tells_which(plan):
+        why.append("which of several rows with the same key is the first depends on how the input is cut into batches")
+    elif job.emit == "changes":
+        why.append(ROWS_BETWEEN)
+    return f"{stateful}: {'; '.join([*why, *([LATE_ROWS] if late else [])])}"
+
+
+def _tells_which(plan: Any) -> bool:
+    """Whether a result has columns by which the rows that a dropDuplicates takes for equal differ."""
+    keys: set[int] = set()
+    for node in nodes_of(plan):
+        if node.isStreaming() and class_of(node).startswith("Deduplicate"):
+            keys |= {each.exprId().id() for each in items_of(node.keys())}
+    return any(each.name() not in OWN and each.exprId().id() not in keys for each in items_of(plan.output()))
 
 
 def _event_time(

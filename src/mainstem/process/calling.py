@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _LINE_OF_SQL = re.compile(r"\(?line (\d+),? pos(?:ition)? \d+\)?")
+_UNNAMED_ROW = "Cannot convert Row into dict"
+"""All that Spark says of a `Row(1, 2)` from a state function, behind lines that are none of the user's."""
 _COMMANDS = (
     "org.apache.spark.sql.catalyst.plans.logical.Command",
     "org.apache.spark.sql.catalyst.plans.logical.ParsedStatement",
@@ -97,6 +99,14 @@ def _lines_with(text: str, file: Path) -> Iterator[int]:
                 yield node.lineno
     except (OSError, ValueError, SyntaxError):
         return
+
+
+def reason_of(error: BaseException) -> str:
+    """What failed, in one line; in our words where Spark's do not say what to mend."""
+    line = one_line(error)
+    if _UNNAMED_ROW in line:
+        return "a state function gave a Row without names: expected Row(column=value, …) with those of outputStructType"
+    return line
 
 
 def place_of(error: BaseException, directory: Path) -> Location | None:

@@ -177,9 +177,9 @@ def stream(
     """Declare a job whose rows are facts: each is appended to topic `to`.
 
     The function has its inputs as DataFrames and returns one, or the text of an SQL query over tables that are called
-    as its parameters. Keep the column `_position` in the result, and the records of a key keep the order of their
-    input. A row whose column `_rejected` has a text is none of the result: it goes to the topic `<to>.quarantine`, with
-    that text as its reason; keep `_record` too, and it is there with the bytes that it came in.
+    as its parameters. The records of a key keep the order of their input, unless `mainstem plan` says which operator
+    loses it. A row whose column `_rejected` has a text is none of the result: it goes to the topic `<to>.quarantine`,
+    with that text as its reason; keep `_record` too, and it is there with the bytes that it came in.
 
     Args:
         to: the topic that the rows go to; it is created.

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.client.connection import records_are_gone
 from mainstem.core import MainstemError, UserError
-from mainstem.core.causes import one_line
 from mainstem.process.another_version import start_another
-from mainstem.process.calling import place_of
+from mainstem.process.calling import place_of, reason_of
 from mainstem.process.culprit import FailedBatch
 from mainstem.process.declare import Location
 from mainstem.process.frozen import Version
@@ -116,7 +115,7 @@ def failed(
     if place is None and failure is not None:
         place = place_of(failure, version.directory)
     hint = error.hint if isinstance(error, MainstemError) else ""
-    reason = str(error) if isinstance(error, MainstemError) else one_line(error)
+    reason = str(error) if isinstance(error, MainstemError) else reason_of(error)
     kind = JobRefused if isinstance(error, UserError) else JobFailed
     told = kind(version.in_project(place or declared), reason, hint=hint)
     told.batch = batch

@@ -45,6 +45,7 @@ from mainstem.process.heartbeats import (
 from mainstem.process.identity import SameTopics
 from mainstem.process.late import Late
 from mainstem.process.offsets import read_plan, records_between
+from mainstem.process.order import with_position
 from mainstem.process.outputs import JobOutput, Quarantine, records
 from mainstem.process.planting import Stand, next_step, plant, stand_of
 from mainstem.process.project import Input, JobConfig
@@ -379,7 +380,7 @@ class RunningJob:
             for each in self.spec.streams
         }
         (result,) = call(self.spec.job, frames, self.spec.version.directory)
-        return result
+        return with_position(result)
 
     def _heartbeats(self, session: "SparkSession", column: str) -> "DataFrame":
         """What `_inject` has written, as rows of an event time."""
@@ -492,7 +493,9 @@ class RunningJob:
         return {table.schema.topic: table.position for table in self._tables.values()}
 
     def _apply(self, rows: "DataFrame") -> "tuple[DataFrame, ...]":
-        """The function's results on the rows of this batch and the tables at their pinned positions."""
+        """The function's results on the rows of this batch and the tables at their pinned positions, each with the
+        positions that the sink orders them by.
+        """
         from pyspark.sql import functions as F
 
         frames: dict[str, DataFrame] = {}
@@ -502,7 +505,7 @@ class RunningJob:
                 frames[each.parameter] = mine.select(f"{each.parameter}.*")
             else:
                 frames[each.parameter] = self._tables[each.parameter].frame(rows.sparkSession)
-        return call(self.spec.job, frames, self.spec.version.directory)
+        return tuple(map(with_position, call(self.spec.job, frames, self.spec.version.directory)))
 
     # -- books and news
 

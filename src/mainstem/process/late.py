@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 LATE, UNDECODABLE = "late", "undecodable"
 
-_WINDOW = re.compile(r'"spark\.(?:timeWindow|sessionWindow)":true')
+WINDOW = re.compile(r'"spark\.(?:timeWindow|sessionWindow)":true')
+"""In the metadata of a window's column."""
 
 
 class Windows(msgspec.Struct, frozen=True):
@@ -103,7 +104,7 @@ def windows_of(spark: "SparkSession", nodes: Sequence[Any]) -> Windows | None:
 
 def _definition(node: Any, column: Any) -> Any:
     """The struct of start and end that a window's column is made of, below `node`; None: it is no window's."""
-    if class_of(column) != ATTRIBUTE or not _WINDOW.search(column.metadata().json()):
+    if class_of(column) != ATTRIBUTE or not WINDOW.search(column.metadata().json()):
         return None
     while True:
         if class_of(node) == "Expand":  # a projection for each window that a row is in, that of the last one first

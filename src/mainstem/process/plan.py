@@ -75,7 +75,8 @@ class PlannedJob(msgspec.Struct, frozen=True):
     state: str | None  # the operator that keeps it
     determinism: str | None
     reason: str
-    keeps_order: bool | None
+    keeps_order: bool | None  # of the rows of a key
+    order_lost_by: str | None = None  # the operator that does not keep it, in words
     also: list[str] = []  # further topics that it writes
     slices: bool | None = None  # slices of it are together what it makes when it runs by itself
     change: str | None = None  # of what kind the edit is since the version that runs (`upgrade.Upgrade`)
@@ -214,7 +215,8 @@ def _job(
             )  # a guess, where version 1 is not there
         known = {"columns": _columns(found.output), "event_time": found.event_time, "state": found.stateful,
                  "determinism": found.determinism.value, "reason": found.reason, "keeps_order": found.keeps_order,
-                 "slices": found.stateful is None, "change": _change(found, data, name, config)}  # fmt: skip
+                 "order_lost_by": found.order_lost_by, "slices": found.stateful is None,
+                 "change": _change(found, data, name, config)}  # fmt: skip
     watermark = f"{job.watermark.column}, {job.watermark.delay}" if job.watermark else None
     return PlannedJob(
         name=name,

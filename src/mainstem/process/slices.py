@@ -31,6 +31,7 @@ from mainstem.process.books import StreamBooks
 from mainstem.process.calling import call
 from mainstem.process.diagnosis import failed
 from mainstem.process.job import JobSpec, sink_of, table_reads, tables_of, topics_of
+from mainstem.process.order import with_position
 from mainstem.process.outputs import Quarantine, records
 from mainstem.process.project import Input
 from mainstem.process.reading import BooksMissing, metrics_of, range_of, typed_rows
@@ -241,7 +242,7 @@ class SliceRunner:
             if spec.analysis.reads_again:  # what is read twice would be counted twice
                 kept = [frame.persist() for frame in frames.values()]
             frames |= {parameter: table.frame(session) for parameter, table in tables.items()}
-            results = call(spec.job, frames, spec.version.directory)
+            results = [with_position(each) for each in call(spec.job, frames, spec.version.directory)]
             done = sink.write(
                 records(spec.job, results, spec.results, self._quarantine, self._clock.now_ms()),
                 number,
