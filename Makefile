@@ -91,7 +91,7 @@ check: tools
 # The checks come first: with what they find, nothing else is started. Beside the making of the archive runs a
 # room that needs no Spark; then the longest come first.
 rooms = '$(addprefix tests/,$(1))'
-ROOMS := $(call rooms,broker) $(call rooms,process registry contract examples cli) $(call rooms,crash) $(call rooms,connect) \
+ROOMS := $(call rooms,broker) $(call rooms,process registry contract examples cli bench) $(call rooms,crash) $(call rooms,connect) \
     $(call rooms,e2e) $(call rooms,standalone) $(call rooms,log client wire web serve replicate audit dash records core test_*.py)
 LANES ?= 2
 
