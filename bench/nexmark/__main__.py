@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from bench.nexmark.drain import Drained, drain
-from bench.nexmark.engines import ENGINES, RIVALS, Engine, inputs_of
+from bench.nexmark.engines import ENGINES, Engine, inputs_of
 from bench.nexmark.events import generate
 from bench.nexmark.fill import IDS, TOPICS, fill, kind_of, prepare, write_schemas, write_side
 from bench.nexmark.oracle import QUERIES, READS, Oracle
@@ -38,6 +38,8 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, default=RESULTS, help="directory for what is printed")
     arguments = parser.parse_args()
     queries, engines = arguments.only.split(","), [ENGINES[name] for name in arguments.engines.split(",")]
+    if missing := [engine.name for engine in engines if not engine.is_there]:
+        parser.error(f"{', '.join(missing)}: not installed; `make bench-jobs` does that")
     report = Report("nexmark", arguments.keep)
     with contextlib.ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nexmark-", ignore_cleanup_errors=True)))
@@ -130,5 +132,4 @@ def table(
 
 
 if __name__ == "__main__":
-    assert RIVALS
     main()

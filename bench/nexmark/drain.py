@@ -72,10 +72,9 @@ def drain(
                     position = last
                 if position != last:
                     last, changed, used = position, now, watch.used()
-                settled = now - changed > SETTLED_SECONDS
-                if run.ends and len(ended) == len(begun):
-                    break
-                if not run.ends and last.all_read and last.output >= wanted > -1 and first and settled and last.output:
+                settled = first is not None and now - changed > SETTLED_SECONDS
+                whole = last.all_read and last.output >= max(wanted, 1)
+                if len(ended) == len(begun) if run.ends else settled and whole:
                     break
                 if now - began > patience or (ended and not run.ends):
                     text = f"{len(ended)} processes ended, {last} after {now - began:.0f} s\n{measure.said(state)}"

@@ -15,7 +15,7 @@ from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 RIVALS = Path(os.environ.get("NEXMARK_RIVALS") or ROOT / ".venv" / "rivals")
-"""Where `make rivals` puts an environment for each."""
+"""Where `make bench-jobs` puts an environment for each."""
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -29,8 +29,7 @@ class Run(msgspec.Struct, frozen=True):
         inputs: the topics that it reads.
         state: its directory.
         ends: whether it ends by itself at the end of its input.
-        replaced: whether its rows replace each other where the query has one for a key.
-        tail: whether it waits for more; false for what ends.
+        replaced: whether only its last row for each key counts.
     """
 
     commands: tuple[Sequence[str], ...]
@@ -44,10 +43,23 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Engine(Protocol):
+    """What is measured.
+
+    Attributes:
+        name: as the table has it.
+        guarantee: what it promises of its output.
+        lacks: queries that it does not have, each with the reason.
+        encoding: of the topics that it reads and writes.
+    """
+
     name: str
     guarantee: str
     lacks: Mapping[str, str]
     encoding: str
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it is installed."""
 
     def run(self, query: str, number: str, bootstrap: str, state: Path, *, tail: bool = False) -> Run: ...
 
@@ -65,6 +77,7 @@ class Mainstem:
     guarantee = "exactly once"
     lacks: Mapping[str, str] = {}
     encoding = "avro"
+    is_there = True
 
     def __init__(self, name: str = "mainstem", settings: Mapping[str, str] | None = None) -> None:
         self.name = name
@@ -147,6 +160,10 @@ class Rival:
             ends=self._ends and not tail,
             replaced=query in self._replaced,
         )
+
+    @property
+    def is_there(self) -> bool:
+        return (RIVALS / self._module / "bin" / "python").exists()
 
     def first_record(self, run: Run) -> float | None:
         found = [float(text) for path in run.state.glob("first-*") if (text := path.read_text())]

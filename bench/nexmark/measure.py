@@ -4,7 +4,6 @@ import contextlib
 import os
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -135,7 +134,3 @@ def values(connection: Connection, topic: str) -> Iterator[bytes]:
         ends = reader.ends()
         for record in reader.read(dict.fromkeys(ends, 0), ends):
             yield record.value() or b""
-
-
-def wait(until: float) -> None:
-    time.sleep(max(0.0, until - time.time()))

@@ -137,3 +137,16 @@ def test_the_columns_are_those_that_duckdb_gives(events):
     oracle = Oracle(events)
     for query, columns in COLUMNS.items():
         assert oracle.columns(query) == list(columns)
+
+
+@pytest.mark.parametrize("program", ["bench.nexmark", "bench.nexmark.latency"])
+def test_every_program_says_what_it_takes(program):
+    import subprocess
+    import sys
+
+    from tests.support.repository import ROOT
+
+    done = subprocess.run(
+        [sys.executable, "-m", program, "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "--engines" in done.stdout

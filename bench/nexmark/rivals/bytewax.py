@@ -25,7 +25,12 @@ def main() -> None:
     options = common.options()
     flow = Dataflow(options.query)
     rows = QUERIES[options.query](flow, options)
-    records = op.map("encode", rows, lambda row: KafkaSinkMessage(None, orjson.dumps(row)))
+    keyed = options.query == "q18"
+    records = op.map(
+        "encode",
+        rows,
+        lambda row: KafkaSinkMessage(common.key_of(row).encode() if keyed else None, orjson.dumps(row)),
+    )
     kop.output("out", records, brokers=[options.bootstrap], topic=options.output, add_config=PRODUCER)
     home = options.state / "bytewax"
     if options.process == 0:

@@ -99,6 +99,11 @@ def newer(bid: Row, last: Any) -> bool:
     return last is None or (bid["at"], bid["price"]) > tuple(last)
 
 
+def key_of(row: Row) -> str:
+    """Rows that replace each other have one key, and so lie in one partition, in their order."""
+    return f"{row.get('auction')}-{row.get('bidder', row.get('start'))}"
+
+
 def last_bid(bid: Row) -> Row:
     return {name: bid[name] for name in ("auction", "bidder", "price", "at")}
 

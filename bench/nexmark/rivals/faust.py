@@ -1,6 +1,6 @@
 """The queries on Faust. Its windows are closed by the clock of the machine, which no backlog can wait for, and it has
-no sessions and no joins: q5 counts in a table and tells of every change, as its documentation has it, and q11 is written
-by hand.
+no sessions and no joins: q5 counts in a table and tells of every change, as its documentation has it, and q11 is
+written by hand.
 """
 
 import heapq
@@ -44,6 +44,7 @@ def agent_of(app: Any, options: common.Options) -> Any:
     """Sends what the query makes of each bid."""
     step, out = QUERIES[options.query](app, options), app.topic(options.output, value_serializer="json")
     mark = options.first_record()
+    keyed = options.query in ("q5", "q18")
 
     async def process(stream: Any) -> None:
         first = True
@@ -52,7 +53,7 @@ def agent_of(app: Any, options: common.Options) -> Any:
                 first = False
                 mark()
             for row in step(event.value, event.message.partition):
-                await out.send(value=row)
+                await out.send(key=common.key_of(row) if keyed else None, value=row)
 
     return process
 
