@@ -4,7 +4,8 @@
 
 The embedded log runs as a process and is filled once. Then each engine drains the backlog of each query, in turn, each
 as processes of its own: wall time from the first record in hand to the last commit, the start until then apart; seconds
-of the processors and highest memory of all its processes. A figure whose rows differ from DuckDB's is void.
+of the processors and highest memory of all its processes. A figure whose rows differ from DuckDB's is void. At the
+end events come at a steady rate (`bench/nexmark/latency.py`).
 """
 
 import argparse
@@ -19,12 +20,15 @@ from bench.nexmark.drain import Drained, drain
 from bench.nexmark.engines import ENGINES, Engine, inputs_of
 from bench.nexmark.events import generate
 from bench.nexmark.fill import IDS, TOPICS, fill, kind_of, prepare, write_schemas, write_side
+from bench.nexmark.latency import steady
 from bench.nexmark.oracle import QUERIES, READS, Oracle
 from bench.report import RESULTS, Report
 from bench.servers import mainstem_server
 from mainstem.client.connection import Connection
 from mainstem.client.topics import delete
 
+STEADY = ("q1", "q5", "q18")
+"""The queries that are measured at a steady rate too: without state, with windows, with a row for each event."""
 _DAY_MS = 86_400_000
 
 
@@ -34,6 +38,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--only", default=",".join(QUERIES), help="queries, with commas between them")
     parser.add_argument("--engines", default=",".join(ENGINES), help="with commas between them")
+    parser.add_argument("--rate", type=int, default=20_000, help="events per second of the steady runs")
+    parser.add_argument("--seconds", type=int, default=60, help="of a steady run; 0: none")
     parser.add_argument("--patience", type=float, default=900, help="seconds for one engine on one query")
     parser.add_argument("--keep", type=Path, default=RESULTS, help="directory for what is printed")
     arguments = parser.parse_args()
@@ -69,6 +75,8 @@ def main() -> None:
                         one(engine, query, f"r{run}", connection, oracle, home, report, arguments.patience, reads)
                     )
         table(queries, engines, found, {q: sum(len(events.kinds[k]) for k in READS[q]) for q in queries}, report)
+    if arguments.seconds:
+        steady([query for query in STEADY if query in queries], engines, arguments.rate, arguments.seconds, report)
 
 
 def one(
