@@ -11,6 +11,7 @@
 #   make conformance other people's suites against the log: docs/conformance.md; SUITE=kgo runs one, KAFKA=1 on Kafka
 #   make bench       side by side with Apache Kafka, an hour and a half; raw figures go to bench/results/, to be
 #                    committed or deleted; BENCH="latency replay" runs some of its programs
+#   make bench-jobs  Nexmark beside Quix Streams, Faust, Bytewax and Pathway, on one log; ARGS="--only q5 --events 100000"
 #   make browser     the Chromium of the dashboard's tests: `make test` fetches it
 #   make pictures    the dashboard's pages as pictures: docs/pictures/
 #   make wheel       dist/mainstem-*.whl
@@ -34,7 +35,7 @@ PYTEST := $(PY) -m pytest
 # of the processor for each of Spark's Python workers, of which 1.5 are left. What is kept lies in .venv and __pycache__.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup tools browser pictures archive check test test-long test-kafka crash conformance demo bench wheel lock clean
+.PHONY: help setup tools browser pictures archive check test test-long test-kafka crash conformance demo bench bench-jobs wheel lock clean
 
 help:
 	@sed -n '3,18s/^#   //p' Makefile
@@ -92,7 +93,7 @@ check: tools
 # The checks come first: with what they find, nothing else is started. Beside the making of the archive runs a
 # room that needs no Spark; then the longest come first.
 rooms = '$(addprefix tests/,$(1))'
-ROOMS := $(call rooms,broker) $(call rooms,process registry contract examples cli) $(call rooms,crash) $(call rooms,connect) \
+ROOMS := $(call rooms,broker) $(call rooms,process registry contract examples cli bench) $(call rooms,crash) $(call rooms,connect) \
     $(call rooms,e2e) $(call rooms,standalone) $(call rooms,log client wire web serve replicate audit dash records core test_*.py)
 LANES ?= 2
 
@@ -137,6 +138,18 @@ bench: setup
 	        *) $(PY) -m bench.$$each ;; \
 	    esac; done
 
+# Each in an environment of its own: they want other versions of the same packages, and none of them is ours to install.
+RIVALS := quix faust bytewax pathway
+
+$(VENV)/rivals/%/installed: requirements/rivals/%.txt $(VENV)/installed
+	@echo "bench-jobs: $* into $(VENV)/rivals/$*"
+	@$(PY) -m venv --clear $(VENV)/rivals/$*
+	@$(VENV)/rivals/$*/bin/python -m pip --disable-pip-version-check install --quiet --no-input --require-hashes --no-deps --no-compile -r $<
+	@touch $@
+
+bench-jobs: setup $(RIVALS:%=$(VENV)/rivals/%/installed)
+	@$(PY) -m bench.nexmark $(ARGS)
+
 wheel: $(VENV)/installed
 	@rm -rf dist && $(PY) -m pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 	@ls dist/*.whl
@@ -149,6 +162,7 @@ lock: $(VENV)/pip
 	$(COMPILE) requirements/java.in -o requirements/java.txt
 	$(COMPILE) requirements/node.in -o requirements/node.txt
 	$(COMPILE) requirements/lock.in -o requirements/lock.txt
+	for each in $(RIVALS); do $(COMPILE) requirements/rivals/$$each.in -o requirements/rivals/$$each.txt; done
 	$(PY) -m tests.support.lock_jars
 
 clean:

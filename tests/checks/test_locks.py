@@ -15,6 +15,7 @@ from tests.support.kafka_tools import LOCK as KAFKA_LOCK
 from tests.support.repository import ROOT, pyproject
 
 LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
+RIVAL_LOCKS = sorted((ROOT / "requirements" / "rivals").glob("*.txt"))  # each of an environment of its own
 EXTRAS = (
     "gateway",
     "postgres",
@@ -50,7 +51,7 @@ def test_what_pyproject_wants_is_locked(requirement: Requirement) -> None:
 
 
 def test_what_the_inputs_want_is_locked() -> None:
-    for source in sorted((ROOT / "requirements").glob("*.in")):
+    for source in sorted((ROOT / "requirements").rglob("*.in")):
         entries = locked(source.with_suffix(".txt"))
         for line in source.read_text().splitlines():
             requirement = Requirement(line.split("#")[0].strip())
@@ -62,7 +63,7 @@ def test_the_java_of_the_set_up_is_the_one_of_the_extra() -> None:
     assert [line.split("#")[0].strip()] == pyproject()["project"]["optional-dependencies"]["java"]
 
 
-@pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*LOCKS, *RIVAL_LOCKS], ids=lambda path: path.name)
 def test_every_entry_has_hashes_and_no_address(path: Path) -> None:
     text = path.read_text()
     assert "://" not in text

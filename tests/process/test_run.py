@@ -218,6 +218,40 @@ def test_rows_of_a_key_are_in_order_though_the_job_selects_no_position(
 
 
 @pytest.mark.spark
+def test_two_streams_are_joined_and_what_has_no_match_comes_when_both_have_ended(
+    spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
+):
+    """Both had the heartbeats of one source, which Spark refuses: no job with two streams and state could start."""
+    jobs = """
+        paid = topic("SHOP.paid", event_time="at", schema="orders.avsc")
+
+        @stream(to="SHOP.orders_paid", key="id", watermark=("at", "1 minute"))
+        def orders_paid(orders, paid):
+            paid = paid.select(F.col("id").alias("order"), F.col("cents").alias("paid"), F.col("at").alias("paid_at"))
+            in_time = F.expr("id = order AND paid_at BETWEEN at AND at + INTERVAL 1 HOUR")
+            return orders.join(paid, in_time, "left").select("id", "at", "paid")
+    """
+    project, data = write_project(tmp_path / "project", shop, jobs), tmp_path / "data"
+    driver = driver_of(spark, project, log_connection, registry_url, data)
+    drivers.append(driver)
+    driver.start()  # makes the inputs
+    streams = [f"{shop}.orders", f"{shop}.paid"]
+    put_rows(log_connection, live_registry, streams[0], ORDERS, [order(1, "ann", 0), order(2, "bob", 1)], ("customer",))
+    put_rows(log_connection, live_registry, streams[1], ORDERS, [order(1, "ann", 5, cents=7)], ("customer",))
+    run_until(driver, lambda: read_rows(log_connection, f"{shop}.orders_paid") != [], 120)
+    driver.stop()
+
+    again = driver_of(spark, project, log_connection, registry_url, data)
+    drivers.append(again)
+    again.start()
+    for topic in streams:
+        say_end(log_connection, topic, int((NOON + timedelta(minutes=5)).timestamp() * 1000))
+    run_until(again, lambda: ended(again, f"{shop}.orders_paid"), 120)
+    rows = read_rows(log_connection, f"{shop}.orders_paid")
+    assert sorted((row["id"], row["paid"]) for row in rows) == [(1, 7), (2, None)]
+
+
+@pytest.mark.spark
 def test_rows_that_were_many_after_all_are_counted_once(
     spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
 ):

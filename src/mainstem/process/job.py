@@ -372,23 +372,22 @@ class RunningJob:
         """The function's result on the streams, each with the job's heartbeats in it to move the watermark."""
         watermark = self.spec.job.watermark
         assert watermark is not None
-        beats = self._heartbeats(session, watermark.column)
-        frames = {
-            each.parameter: with_heartbeats(
-                self._rows(session, each), beats, watermark.column, watermark.delay, each.parameter
-            )
-            for each in self.spec.streams
-        }
+        self._injections = _take_over(self.spec.injections)
+        # A source for each stream: Spark makes two of one that is in a plan twice, and refuses two of one name.
+        sources = [INJECTION_SOURCE, *(f"{INJECTION_SOURCE}_{each.parameter}" for each in self.spec.streams[1:])]
+        frames = {}
+        for each, source in zip(self.spec.streams, sources, strict=True):
+            rows, beats = self._rows(session, each), self._heartbeats(session, watermark.column, source)
+            frames[each.parameter] = with_heartbeats(rows, beats, watermark.column, watermark.delay, each.parameter)
         (result,) = call(self.spec.job, frames, self.spec.version.directory)
         return with_position(result)
 
-    def _heartbeats(self, session: "SparkSession", column: str) -> "DataFrame":
+    def _heartbeats(self, session: "SparkSession", column: str, source: str) -> "DataFrame":
         """What `_inject` has written, as rows of an event time."""
         from pyspark.sql import functions as F
 
-        self._injections = _take_over(self.spec.injections)
         place = re.sub(r"([\[\]{}*?\\])", r"\\\1", str(self.spec.injections))  # it may name many directories otherwise
-        lines = session.readStream.name(INJECTION_SOURCE).format("text").load(place)
+        lines = session.readStream.name(source).format("text").load(place)
         return lines.select(F.timestamp_millis(F.col("value").cast("long")).alias(column), F.lit(True).alias(HEARTBEAT))
 
     # -- batches

@@ -26,7 +26,9 @@ from mainstem.process.sink_decision import SinkRefused
 log = get_logger()
 
 INJECTION_SOURCE = "mainstem_heartbeats"
-"""The source of a job's own event times; `sources` has its log under this name."""
+"""The source of a job's own event times; `sources` has its log under this name. Those of a second stream and of further
+ones have the stream's behind it.
+"""
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _ENTRY = re.compile(r"\.?(\d+)(?:\.compact)?(?:\.crc)?")  # of the log of a source of files, and its checksum
 _UNSYNCED_ENDS = 100  # more of them than an operating system keeps to itself at a batch a second
@@ -151,6 +153,8 @@ class Checkpoint:
         directory, plan = self.directory / "sources" / INJECTION_SOURCE, self.directory / "offsets" / str(committed + 1)
         if not directory.is_dir() or any(int(path.name) > committed for path in self._newest("commits", 1)):
             return  # of a checkpoint that is ahead of the log nothing is removed
+        if any(directory.parent.glob(f"{INJECTION_SOURCE}_*")):
+            return  # each stream has such a log, and a plan does not say whose entry is whose
         try:
             read = read_plan(self.directory, committed).injections
             planned = read_plan(self.directory, committed + 1).injections if plan.exists() else read
