@@ -6,7 +6,8 @@
 #   make check       format, lint, types, import rule, the repository's own checks
 #   make test-long   the tests that take minutes, and every property with more examples: docs/long-runs.md
 #   make test-kafka  the contract tests and the demo on three real Apache Kafka brokers
-#   make crash       kills, power cuts, failing disks, damage; N=1000 kills the log so many times under clients, and no more
+#   make crash       kills, power cuts, failing disks, damage; N=1000 kills the log under clients, and drivers,
+#                    workers and the log under jobs, so many times each, and no more
 #   make conformance other people's suites against the log: docs/conformance.md; SUITE=kgo runs one, KAFKA=1 on Kafka
 #   make bench       side by side with Apache Kafka, an hour and a half; raw figures go to bench/results/, to be
 #                    committed or deleted; BENCH="latency replay" runs some of its programs
@@ -36,7 +37,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help setup tools browser pictures archive check test test-long test-kafka crash conformance demo bench wheel lock clean
 
 help:
-	@sed -n '3,17s/^#   //p' Makefile
+	@sed -n '3,18s/^#   //p' Makefile
 
 setup: tools archive
 
@@ -116,7 +117,7 @@ DISK := $(addprefix tests/log/test_,histories.py power_cut_orders.py failing_cal
     $(addprefix tests/broker/test_,damage.py full_disk.py)
 
 crash: setup
-	@$(if $(N),MAINSTEM_KILLS=$(N)) $(PYTEST) --long $(if $(N),-s) $(if $(N),tests/crash/test_clients.py,tests/crash $(DISK))
+	@$(if $(N),MAINSTEM_KILLS=$(N)) $(PYTEST) --long $(if $(N),-s) $(if $(N),$(addprefix tests/crash/test_,clients.py sink_kills.py),tests/crash $(DISK))
 
 pictures: browser
 	@MAINSTEM_PICTURES=docs/pictures $(PYTEST) --quiet tests/dash/test_flights.py
