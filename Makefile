@@ -38,7 +38,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help setup tools browser pictures archive check test test-long test-kafka crash conformance demo bench bench-jobs wheel lock clean
 
 help:
-	@sed -n '3,18s/^#   //p' Makefile
+	@sed -n '3,/^$$/s/^#   //p' Makefile
 
 setup: tools archive
 
