@@ -1,19 +1,23 @@
-"""A project whose own log has TLS, users and an authorizer: its processes come in as `[security]` says."""
+"""A project whose own log has TLS, users and an authorizer: its processes come in as `[security]` says, and so do its
+jobs: Spark's reader, the sink that its tasks write with, and the table that is read for a join.
+"""
 
 import os
 import subprocess
 import sys
 
+import pytest
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
 from mainstem.client.connection import Connection, Security
+from mainstem.client.topics import list_topics
 from tests.support.certificates import Authority
+from tests.support.jobs import read_rows
 from tests.support.processes import start, stop
+from tests.support.waiting import wait_until
 
 PROJECT = """
-[project]
-jobs = []
 [topics.lines]
 [sources.site]
 type = "file"
@@ -33,13 +37,30 @@ username = "node"
 ca_file = "ca.pem"
 """
 
+JOBS = """
+from mainstem.process import stream, table, topic
+from pyspark.sql import functions as F
 
+lines = topic("lines")
+
+@table(to="shouted", key="line")
+def shouted(lines):
+    return lines.select("line", F.upper("line").alias("loud"))
+
+@stream(to="again")
+def again(lines, shouted):
+    return lines.join(shouted.select("line", "loud"), "line").select("loud")
+"""
+
+
+@pytest.mark.timeout(600)
 def test_a_project_runs_on_its_own_secured_log(tmp_path):
     project, data = tmp_path / "project", tmp_path / "data"
     project.mkdir()
     authority = Authority(project)
     authority.issue("log")
     (project / "mainstem.toml").write_text(PROJECT)
+    (project / "jobs.py").write_text(JOBS)
     (project / "access.log").write_text("one\ntwo\n")
     secrets = {"MAINSTEM_SECURITY__PASSWORD": "node-secret", "MAINSTEM_BROKER__USERS__NODE": "node-secret"}
     command = [sys.executable, "-P", "-m", "mainstem", "up", str(project), "--data", str(data)]
@@ -59,9 +80,20 @@ def test_a_project_runs_on_its_own_secured_log(tmp_path):
         consumer.subscribe(["lines"])
         assert len(consumer.consume(2, 60)) == 2
         consumer.close()
+
+        def is_joined():
+            """Lines come until the table has what the join is to find."""
+            with (project / "access.log").open("a") as log:
+                log.write("one\n")
+            return "again" in list_topics(connection) and read_rows(connection, "again") != []
+
+        wait_until(is_joined, "a line is joined", seconds=300)
+        assert {row["loud"] for row in read_rows(connection, "again")} == {"ONE"}
+        assert {row["loud"] for row in read_rows(connection, "shouted")} == {"ONE", "TWO"}
         metadata = AdminClient(connection.confluent(log_level=0)).list_topics(timeout=30)
         assert "lines" in metadata.topics
-        told = [path.read_text(errors="replace") for path in (data / "logs").rglob("*") if path.is_file()]
+        kept = [path for below in ("logs", "jobs", "spark") for path in (data / below).rglob("*") if path.is_file()]
+        told = [path.read_bytes().decode(errors="replace") for path in kept if path.stat().st_size < 1 << 20]
         assert told
         assert not any("node-secret" in text for text in (*told, *lines, repr(security)))
     finally:

@@ -113,6 +113,7 @@ def show(name: str, as_json: bool, target: Target) -> None:
             ("rows too late", state.late),
             ("records that do not decode", state.undecodable),
             ("state", f"{state.state}: {state.why}" if state.why else state.state),
+            *((f"last {name.replace('_', ' ')}", figure) for name, figure in state.figures.items()),
             *((f"failed {name}", text) for name, text in state.failure.items()),
         ]
         click.echo(to_table([state.job, ""], lines))

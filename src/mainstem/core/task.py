@@ -17,7 +17,8 @@ class TaskState(msgspec.Struct, frozen=True):
 
     `error` is the last one, on one line, or what an idle one waits for; `retry_seconds` is the pause before the next
     try of a task that waits or has failed, 0 where there is none. `needs_a_person`: a person has to mend what the error
-    says, or what an idle one waits for. `details` are what else is known of the error, each by its name.
+    says, or what an idle one waits for. `details` are what else is known of the error, each by its name. `figures` are
+    what a running one measures, each by a name that ends in its unit.
     """
 
     name: str
@@ -29,6 +30,7 @@ class TaskState(msgspec.Struct, frozen=True):
     retry_seconds: float = 0.0
     needs_a_person: bool = False
     details: dict[str, str] = {}
+    figures: dict[str, int] = {}
 
     def seen_at(self, now_ms: int) -> "TaskState":
         """The state as people should see it: a task that has only just been started again may fail again at once, and

@@ -9,6 +9,7 @@ cases a batch ends in the same steps, and what they write is one transaction of 
 
 import re
 import threading
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -33,6 +34,7 @@ from mainstem.process.checkpoint_copy import CheckpointCopy, ensure_copy_topic
 from mainstem.process.culprit import FailedBatch, Range, first_that_fails, ranges_of, rows_of, shown
 from mainstem.process.declare import Job
 from mainstem.process.diagnosis import JobFailed, JobRefused, check_damage, check_shape, failed, java_text
+from mainstem.process.figures import figures_of
 from mainstem.process.frozen import Version
 from mainstem.process.heartbeats import (
     Follower,
@@ -52,7 +54,7 @@ from mainstem.process.project import Input, JobConfig
 from mainstem.process.reading import BooksMissing, forget_metrics, query_metrics, reads_of, stream_of, typed_rows
 from mainstem.process.repartition import change_of, moves_state, repartition
 from mainstem.process.session import job_session
-from mainstem.process.sink import BatchSink, JobIdentity, OutputTopic, SinkRefused
+from mainstem.process.sink import BatchResult, BatchSink, JobIdentity, OutputTopic, SinkRefused
 from mainstem.process.sink_checkpoint import INJECTION_SOURCE, Checkpoint
 from mainstem.process.sink_direct import FEW_RECORDS
 from mainstem.process.state_topic import StateTopic
@@ -71,6 +73,7 @@ HEARTBEAT = "_heartbeat"
 """The column that tells a heartbeat from a row."""
 _INJECTIONS_KEPT = 1000
 _ATTEMPTS = 5
+_FIGURES_SECONDS = 5.0
 _END_OF_TIME = 1 << 53  # ms since 1970
 
 
@@ -154,12 +157,24 @@ class RunningJob:
         self._committed = -1  # the last batch that the log had when the query started
         self._attempts = 0
         self._injections = 0
+        self._result: BatchResult | None = None  # of the last batch
+        self._figures: dict[str, int] = {}
+        self._figures_until = 0.0
         self._lock = threading.Lock()
         watermark = spec.job.watermark
         self._delay = milliseconds(watermark.delay) or 0 if watermark else 0
         self._rules: StatefulRules | StatelessRules = StatelessRules()
         if spec.analysis.stateful:
             self._rules = StatefulRules(self._delay, spec.analysis.horizon)
+
+    def figures(self) -> dict[str, int]:
+        """Of the last finished batch (`figures_of`), looked at every few seconds; empty before the first."""
+        now = time.monotonic()
+        if self._result is not None and self._query is not None and now >= self._figures_until:
+            progress: Any = self._query.lastProgress
+            if progress and progress["batchId"] == self._result.batch and "addBatch" in progress["durationMs"]:
+                self._figures, self._figures_until = figures_of(progress, self._result), now + _FIGURES_SECONDS
+        return self._figures
 
     @property
     def late(self) -> int:
@@ -465,7 +480,7 @@ class RunningJob:
             if kept is not None:
                 kept.unpersist()
         self._remember(plan.ends)
-        self._attempts, self._has_worked = 0, True
+        self._attempts, self._has_worked, self._result = 0, True, result
         self._last_batch = number
         log.debug("batch_done", job=spec.name, batch=number, rows=result.rows, skipped=result.skipped)
 

@@ -171,7 +171,8 @@ class FrozenJobs:
 def job_states(driver: "JobDriver") -> list[TaskState]:
     """How each job of a driver is. One that waits for its input is as it should be."""
     failed = driver.retries.failed
-    found = [TaskState(f"job {key}") for key in driver.running if key not in failed]
+    running = driver.running.items()
+    found = [TaskState(f"job {key}", figures=job.figures()) for key, job in running if key not in failed]
     found += failed.values()
     idle = driver.waiting.keys() - failed.keys()
     return found + [TaskState(f"job {key}", "idle", error=driver.waiting[key]) for key in sorted(idle)]

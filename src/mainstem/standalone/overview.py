@@ -58,6 +58,7 @@ class JobState(msgspec.Struct, frozen=True):
     state: str = ""
     why: str = ""
     failure: dict[str, str] = {}  # batch, offsets and row of it, where they are known
+    figures: dict[str, int] = {}  # of its last batch and its state, where it runs
 
 
 class SourceLine(msgspec.Struct, frozen=True):
@@ -151,7 +152,7 @@ def job_states(connection: Connection, tasks: Sequence[TaskState] = ()) -> list[
 
 
 def _with_task(state: JobState, task: TaskState) -> JobState:
-    return msgspec.structs.replace(state, state=task.state, why=task.told, failure=task.details)
+    return msgspec.structs.replace(state, state=task.state, why=task.told, failure=task.details, figures=task.figures)
 
 
 def _in_catalog(connection: Connection) -> list[JobState]:

@@ -1,0 +1,19 @@
+from mainstem.process.figures import figures_of
+from mainstem.process.sink import BatchResult
+
+TOOK = {"latestOffset": 3, "getBatch": 0, "queryPlanning": 40, "walCommit": 9, "addBatch": 120, "commitOffsets": 8,
+        "triggerExecution": 183}  # fmt: skip
+
+
+def test_a_batch_is_told_phase_by_phase():
+    figures = figures_of({"durationMs": TOOK, "stateOperators": []}, BatchResult(4, False, 12, {}, 100.4, 15.6))
+    assert figures == {
+        "batch_ms": 183, "planning_ms": 43, "rows_ms": 100, "commit_ms": 16, "checkpoint_ms": 17, "rows": 12,
+    }  # fmt: skip
+
+
+def test_state_is_added_up_over_its_operators():
+    operator = {"numRowsTotal": 5, "memoryUsedBytes": 100, "customMetrics": {"rocksdbSstFileSize": 2000}}
+    progress = {"durationMs": TOOK, "stateOperators": [operator, operator | {"customMetrics": {}}]}
+    figures = figures_of(progress, BatchResult(4, False))
+    assert (figures["state_rows"], figures["state_memory_bytes"], figures["state_disk_bytes"]) == (10, 200, 2000)
