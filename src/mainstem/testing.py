@@ -371,7 +371,7 @@ class StatefulJob(TestedJob):
 
     def _start(self) -> Any:
         from mainstem.process.calling import call
-        from mainstem.process.job import with_heartbeats
+        from mainstem.process.injections import with_heartbeats
         from mainstem.process.reading import with_own
 
         beats = self._beats()
@@ -391,7 +391,7 @@ class StatefulJob(TestedJob):
     def _beats(self) -> "DataFrame":
         from pyspark.sql import functions as F
 
-        from mainstem.process.job import HEARTBEAT
+        from mainstem.process.injections import HEARTBEAT
 
         (self._home / "beats").mkdir()
         lines = self._session.readStream.format("text").load(str(self._home / "beats"))

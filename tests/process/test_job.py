@@ -1,77 +1,36 @@
-"""One job: its rows, its watermark, what it keeps for life. Whole runs on a log are in test_run."""
-
-import os
-from pathlib import Path
+"""One job while it runs: what it says of its batches. Whole runs on a log are in test_run."""
 
 import pytest
 
-from mainstem.process import job
-from mainstem.process.job import with_heartbeats
+from tests.support.jobs import driver_of, put_rows, run_until
+from tests.support.shop import ORDERS, drivers, order, shop, write_project
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+__all__ = ["drivers", "shop"]  # fixtures
+
+JOBS = """
+    @table(to="SHOP.totals", key="customer", watermark=("at", "1 minute"), emit="changes")
+    def SHOP_totals(orders):
+        return orders.groupBy("customer").agg(F.sum("cents").alias("cents"))
+
+    @stream(to="SHOP.copied")
+    def SHOP_copied(orders):
+        return orders
+"""
 
 
-@pytest.mark.spark
-@pytest.mark.parametrize("job_filter", ["tail is not null", "tail like 'N%' and seats > 2"])
-def test_a_filter_of_the_job_does_not_take_the_heartbeats_away(spark, tmp_path, job_filter):
-    """The optimizer pushes a filter on any other column below the watermark, into the source's scan. Heartbeats have
-    nulls there, so none was left to move the watermark, and the last sessions never came out.
-    """
-    from pyspark.sql import functions as F
-
-    rows, beats, out = tmp_path / "rows", tmp_path / "beats", []
-    rows.mkdir()
-    beats.mkdir()
-    session = spark.newSession()
-    session.conf.set("spark.sql.shuffle.partitions", "1")
-    schema = "tail string, seats int, at timestamp"
-    stream = session.readStream.schema(schema).format("json").load(str(rows))
-    beat = session.readStream.format("text").load(str(beats))
-    beat = beat.select(F.timestamp_millis(F.col("value").cast("long")).alias("at"), F.lit(True).alias("_heartbeat"))
-    guarded = with_heartbeats(stream, beat, "at", "10 minutes", "flights")
-    sessions = guarded.filter(job_filter).groupBy("tail", F.session_window("at", "30 minutes")).count()
-    query = (
-        sessions.writeStream.foreachBatch(lambda df, _: out.extend(df.collect()))
-        .option("checkpointLocation", str(tmp_path / "checkpoint")).outputMode("append").start()
-    )  # fmt: skip
-    try:
-        lines = ['{"tail":"N1","seats":9,"at":"2013-01-01T12:00:00Z"}', '{"seats":9,"at":"2013-01-01T12:00:00Z"}',
-                 '{"tail":"N1","seats":9}']  # fmt: skip
-        put(rows, "1.json", "\n".join(lines))
-        query.processAllAvailable()
-        assert out == []
-        put(beats, "1.txt", f"{1357041600000 + 41 * 60_000}\n")
-        query.processAllAvailable()
-    finally:
-        query.stop()
-    assert [(row["tail"], row["count"]) for row in out] == [("N1", 1)]
-
-
-def test_injections_that_spark_has_read_are_deleted_but_for_the_last_ones(tmp_path, monkeypatch):
-    """A file that is planned and gone would fail its batch for ever;
-    one that nobody deletes is listed for every batch.
-    """
-    monkeypatch.setattr(job, "_INJECTIONS_KEPT", 2)
-    for second in range(6):
-        file = tmp_path / f"{second}.txt"
-        file.write_text("1")
-        os.utime(file, (second, second))
-    job._forget_injections(tmp_path, 0.0)
-    assert len(list(tmp_path.iterdir())) == 6
-    job._forget_injections(tmp_path, 4.0)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["2.txt", "3.txt", "4.txt", "5.txt"]
-
-
-def test_injections_of_older_runs_count_and_what_they_left_beside_goes(tmp_path):
-    """The counter began anew with each run: of a job that is often started again, none was ever deleted."""
-    injections = tmp_path / "heartbeats"
-    assert job._take_over(injections) == 0
-    for number in range(3):
-        put(injections, f"{number}.txt", "1")
-    for name in ("4.txt", "5.txt.new", "job.json"):
-        (tmp_path / name).write_text("1")
-    assert job._take_over(injections) == 3
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["heartbeats", "job.json"]
-
-
-def put(directory: Path, name: str, text: str) -> None:
-    (directory.parent / name).write_text(text)
-    (directory.parent / name).rename(directory / name)
+def test_it_says_how_long_a_batch_took_and_how_large_its_state_is(
+    spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
+):
+    driver = driver_of(spark, write_project(tmp_path / "project", shop, JOBS), log_connection, registry_url, tmp_path)
+    drivers.append(driver)
+    driver.start()
+    put_rows(
+        log_connection, live_registry, f"{shop}.orders", ORDERS, [order(1, "ann", 0), order(2, "bob", 1)], ("customer",)
+    )
+    totals, copied = (driver.running[f"{shop}_{name}@1"] for name in ("totals", "copied"))
+    run_until(driver, lambda: totals.figures().get("state_rows") == 2 and copied.figures())
+    figures = totals.figures()
+    assert 0 < figures["rows_ms"] + figures["commit_ms"] <= figures["batch_ms"]
+    assert (figures["rows"], figures["state_memory_bytes"] > 0) == (2, True)
+    assert "state_rows" not in copied.figures()

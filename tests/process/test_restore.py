@@ -87,9 +87,23 @@ def test_jobs_go_on_where_the_log_has_them(spark, log_connection, registry_url, 
     assert visits == [("ann", 1), ("ann", 5), ("bob", 4)]
     driver.stop()
 
-    home = homes[f"{shop}_visits"]  # a copy of a copy is one, too
-    shutil.rmtree(home / "checkpoint")
-    restore(log_connection, home, f"{shop}_visits", "1")
+    # A machine is lost, with all that it had, its injections too; another one has its data elsewhere.
+    shutil.rmtree(data)
+    data = tmp_path / "elsewhere" / "data"
+    put(rows=[order(6, "cid", 61)])
+    driver = start()
+    run_until(driver, lambda: driver.retries.failed.keys() == keys, refused=keys)
+    for name in names:
+        home = data / "jobs" / f"{name}@1"
+        shutil.rmtree(home / "checkpoint", ignore_errors=True)
+        restore(log_connection, home, name, "1")
+    run_until(driver, lambda: processed(driver, 11) and not driver.retries.failed, refused=keys)
+    run_until(driver, lambda: len(paid()) == 11)
+    assert paid() == [0, 1, 2, 3, 4, 5, 6, 100, 101, 102, 103]
+    say_end(log_connection, f"{shop}.orders", int(NOON.timestamp() * 1000) + 7_200_000)
+    run_until(driver, lambda: len(read_rows(log_connection, f"{shop}.visits")) == 4)
+    driver.stop()
+
     assert set(list_topics(log_connection)) >= {checkpoint_topic(f"{shop}_visits", "1")}
     (project / "mainstem.toml").unlink()
     retire(log_connection, data, f"{shop}_visits", "1", project, force=True)

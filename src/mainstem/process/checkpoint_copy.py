@@ -27,6 +27,7 @@ from mainstem.process.sink_checkpoint import Checkpoint
 NOTE_FILE = "copied.json"
 PART_BYTES = 512 * 1024  # of a file in one record
 _SIZE_BYTES = 8
+_GONE = (0, 0, 0)  # no file has this stamp
 _SETTINGS = {"cleanup.policy": "compact", "min.compaction.lag.ms": "60000"}
 
 
@@ -118,7 +119,7 @@ def write_part(path: Path, part: int, value: bytes) -> None:
 def note(checkpoint: Path, home: Path, parts: Mapping[str, int]) -> None:
     """Note in `home` that the log has what a checkpoint has: so many parts of each of its files."""
     stamps = Checkpoint(checkpoint).stamps()
-    sent = {name: _Sent(stamps[checkpoint / name], number) for name, number in parts.items()}
+    sent = {name: _Sent(stamps.get(checkpoint / name, _GONE), number) for name, number in parts.items()}
     _write_note(home / NOTE_FILE, sent)
 
 

@@ -7,10 +7,8 @@ cases a batch ends in the same steps, and what they write is one transaction of 
     4. the sink writes them    5. marker, with the books of what was read, and progress    6. commit
 """
 
-import re
 import threading
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -25,7 +23,6 @@ from mainstem.client.internal import job_key
 from mainstem.client.progress import Marker, NextOffsets, Reads
 from mainstem.core import SystemClock
 from mainstem.core.causes import one_line
-from mainstem.core.files import sync_directory, write_atomically
 from mainstem.core.logging import get_logger
 from mainstem.process.analysis import Analysis, milliseconds
 from mainstem.process.books import StreamBooks
@@ -45,6 +42,7 @@ from mainstem.process.heartbeats import (
     inputs_covered,
 )
 from mainstem.process.identity import SameTopics
+from mainstem.process.injections import Injections, with_heartbeats
 from mainstem.process.late import Late
 from mainstem.process.offsets import read_plan, records_between
 from mainstem.process.order import with_position
@@ -69,9 +67,6 @@ if TYPE_CHECKING:
 
 log = get_logger()
 
-HEARTBEAT = "_heartbeat"
-"""The column that tells a heartbeat from a row."""
-_INJECTIONS_KEPT = 1000
 _ATTEMPTS = 5
 _FIGURES_SECONDS = 5.0
 _END_OF_TIME = 1 << 53  # ms since 1970
@@ -107,10 +102,6 @@ class JobSpec(msgspec.Struct, frozen=True):
     @property
     def checkpoint(self) -> Path:
         return self.home / "checkpoint"
-
-    @property
-    def injections(self) -> Path:
-        return self.home / "heartbeats"
 
     @property
     def streams(self) -> tuple[Input, ...]:
@@ -156,7 +147,7 @@ class RunningJob:
         self._marker: Marker | None = None  # of the last commit when the query started
         self._committed = -1  # the last batch that the log had when the query started
         self._attempts = 0
-        self._injections = 0
+        self._injections = Injections(spec.home)
         self._result: BatchResult | None = None  # of the last batch
         self._figures: dict[str, int] = {}
         self._figures_until = 0.0
@@ -387,23 +378,15 @@ class RunningJob:
         """The function's result on the streams, each with the job's heartbeats in it to move the watermark."""
         watermark = self.spec.job.watermark
         assert watermark is not None
-        self._injections = _take_over(self.spec.injections)
+        self._injections.take_over()
         # A source for each stream: Spark makes two of one that is in a plan twice, and refuses two of one name.
         sources = [INJECTION_SOURCE, *(f"{INJECTION_SOURCE}_{each.parameter}" for each in self.spec.streams[1:])]
         frames = {}
         for each, source in zip(self.spec.streams, sources, strict=True):
-            rows, beats = self._rows(session, each), self._heartbeats(session, watermark.column, source)
+            rows, beats = self._rows(session, each), self._injections.rows(session, watermark.column, source)
             frames[each.parameter] = with_heartbeats(rows, beats, watermark.column, watermark.delay, each.parameter)
         (result,) = call(self.spec.job, frames, self.spec.version.directory)
         return with_position(result)
-
-    def _heartbeats(self, session: "SparkSession", column: str, source: str) -> "DataFrame":
-        """What `_inject` has written, as rows of an event time."""
-        from pyspark.sql import functions as F
-
-        place = re.sub(r"([\[\]{}*?\\])", r"\\\1", str(self.spec.injections))  # it may name many directories otherwise
-        lines = session.readStream.name(source).format("text").load(place)
-        return lines.select(F.timestamp_millis(F.col("value").cast("long")).alias(column), F.lit(True).alias(HEARTBEAT))
 
     # -- batches
 
@@ -498,7 +481,7 @@ class RunningJob:
             return
         self._looked_at = batch
         if not moves_state(self.spec.checkpoint, batch) and not topic.records(self._root, batch).isEmpty():
-            self._inject(0)
+            self._injections.put(0, self._last_look)
 
     def _pin(self) -> dict[str, dict[int, int]]:
         """Move the tables to where their topics are now: all that is committed, nothing that is not."""
@@ -572,21 +555,10 @@ class RunningJob:
             step = self._rules.next_step(inputs, positions, watermark, windows)
         match step:
             case Inject():
-                self._inject(step.event_time)
+                self._injections.put(step.event_time, self._last_look)
+                log.debug("heartbeat_injected", job=self.spec.name, event_time=step.event_time)
             case State():
                 self._state(step)
-
-    def _inject(self, event_time: int) -> None:
-        """A row for the job's own query, as a file: through a topic it would wake up the queries of all other jobs."""
-        name = f"{uuid.uuid4().hex}.txt"  # Spark reads a name once
-        written = self.spec.home / name  # outside of the directory: Spark takes whatever appears there
-        write_atomically(written, f"{event_time}\n".encode())
-        written.rename(self.spec.injections / name)
-        sync_directory(self.spec.injections)
-        self._injections += 1
-        if self._injections % _INJECTIONS_KEPT == 0:
-            _forget_injections(self.spec.injections, self._last_look())
-        log.debug("heartbeat_injected", job=self.spec.name, event_time=event_time)
 
     def _last_look(self) -> float:
         """When the last finished batch began to look for input, in seconds since 1970; 0 before there is one."""
@@ -661,43 +633,3 @@ def sink_of(spec: JobSpec, connection: Connection, quarantine: Quarantine, check
     if spec.config.checkpoint_in_log and spec.analysis.stateful and checkpoint == spec.checkpoint:
         copy = CheckpointCopy(checkpoint, ensure_copy_topic(connection, spec.name, spec.config.version))
     return BatchSink(identity, connection, outputs, transaction_timeout_ms=timeout_ms, copy=copy)
-
-
-def _take_over(injections: Path) -> int:
-    """Make the directory of the injections; how many older runs have left there. What they were about to put there
-    goes.
-    """
-    injections.mkdir(parents=True, exist_ok=True)
-    for unfinished in injections.parent.glob("*.txt*"):
-        unfinished.unlink()
-    return sum(1 for _ in injections.glob("*.txt"))
-
-
-def _forget_injections(injections: Path, read_before: float) -> None:
-    """Delete those that Spark has read, since it lists all of them for each batch.
-
-    The last ones stay: a batch that was planned with them may be run again.
-
-    Args:
-        injections: their directory.
-        read_before: what was there by then has been read, in seconds since 1970.
-    """
-    times = {file: file.stat().st_mtime for file in injections.glob("*.txt")}
-    read = sorted((file for file, time in times.items() if time < read_before), key=lambda file: times[file])
-    for file in read[:-_INJECTIONS_KEPT]:
-        file.unlink()
-
-
-def with_heartbeats(rows: "DataFrame", beats: "DataFrame", column: str, delay: str, name: str) -> "DataFrame":
-    """`rows` with a watermark that heartbeats move too; none of them comes out.
-
-    Rows without an event time are left out: no window could hold them. Spark pushes filters below the watermark, where
-    they would take the heartbeats away before they are seen. Two things hold them back: the filter here names the
-    event-time column, and those of the job meet `observe`, which nothing is pushed through.
-    """
-    from pyspark.sql import functions as F
-
-    both = rows.withColumn(HEARTBEAT, F.lit(False)).unionByName(beats, allowMissingColumns=True)
-    never = F.col(column) < F.lit("0001-01-02").cast("timestamp")
-    kept = both.withWatermark(column, delay).filter((~F.col(HEARTBEAT) & F.col(column).isNotNull()) | never)
-    return kept.drop(HEARTBEAT).observe(f"barrier_{name}", F.count(F.lit(1)).alias("rows"))

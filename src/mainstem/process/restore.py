@@ -7,6 +7,7 @@ leaves, and the sink knows it and writes nothing. A job without state has nothin
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -19,8 +20,9 @@ from mainstem.core import CorruptData, UserError
 from mainstem.core.files import make_directory, sync_directory, write_atomically
 from mainstem.process.another_version import start_another
 from mainstem.process.checkpoint_copy import note, split_key, write_part
+from mainstem.process.injections import INJECTIONS
 from mainstem.process.offsets import read_plan
-from mainstem.process.sink_checkpoint import Checkpoint
+from mainstem.process.sink_checkpoint import INJECTION_SOURCE, Checkpoint
 from mainstem.process.sink_commit import fence_job
 from mainstem.process.versions import live_versions, read_fixed
 
@@ -75,10 +77,9 @@ def restore(connection: Connection, home: Path, job: str, version: str) -> Marke
     shutil.rmtree(made, ignore_errors=True)
     make_directory(made / "offsets")
     make_directory(made / "commits")
-    topic = checkpoint_topic(job, version)
+    topic, parts = checkpoint_topic(job, version), dict[str, int]()
     if topic in list_topics(connection):
         parts = _receive(connection, topic, made)
-        note(made, home, parts)
     elif fixed.keeps_state:
         raise UserError(
             f"job {key} keeps state, and the log has no copy of its checkpoint: checkpoint_in_log makes one",
@@ -87,7 +88,9 @@ def restore(connection: Connection, home: Path, job: str, version: str) -> Marke
     else:
         _write_position(made, marker)
     _check(made, marker)
+    _bring_injections(made, home / INJECTIONS)
     Checkpoint(made).sync(marker.batch)
+    note(made, home, parts)
     made.rename(checkpoint)
     sync_directory(home)
     return marker
@@ -125,6 +128,23 @@ def _write_position(directory: Path, marker: Marker) -> None:
     for batch in range(max(0, marker.batch - 1), marker.batch + 1):  # Spark never has one plan without that before it
         write_atomically(directory / "offsets" / str(batch), "\n".join(plan).encode())
     write_atomically(directory / "commits" / str(marker.batch), b'v1\n{"nextBatchWatermarkMs":0}')
+
+
+def _bring_injections(checkpoint: Path, directory: Path) -> None:
+    """What Spark's log of a job's own event times names is to be there, where the job has them now: what is lost says
+    nothing.
+    """
+    directory.mkdir(exist_ok=True)
+    for path in checkpoint.glob(f"sources/{INJECTION_SOURCE}*/[0-9]*"):
+        version, *lines = path.read_text().splitlines()
+        entries = [msgspec.json.decode(line, type=dict[str, Any]) for line in lines]
+        for each in entries:
+            file = directory / each["path"].rpartition("/")[2]
+            each["path"] = file.resolve().as_uri()
+            if not file.exists():
+                write_atomically(file, b"0\n")
+        path.write_text("\n".join([version, *(msgspec.json.encode(each).decode() for each in entries)]))
+        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
 
 
 def _check(directory: Path, marker: Marker) -> None:
