@@ -86,15 +86,22 @@ def versions(name: str, as_json: bool, target: Target) -> None:
 
 @click.command(short_help="Build a job anew from the code of now.")
 @click.argument("name")
+@click.option("--state-of", default="", metavar="VERSION", help="Go on with the state of that one, from where it is.")
 @click.option("--anyway", is_flag=True, help="Also where a version runs this very code.")
 @click.option("--wait", is_flag=True, help="Return when readers can be moved to it.")
 @_timeout_option
 @json_option
 @connection_options
-def reprocess(name: str, anyway: bool, wait: bool, timeout: float, as_json: bool, target: Target) -> None:
+def reprocess(
+    name: str, state_of: str, anyway: bool, wait: bool, timeout: float, as_json: bool, target: Target
+) -> None:
     """Build job NAME anew beside what runs: its next version, from the code as it is now and from the earliest records.
 
     The `mainstem up` that runs starts it, and all else goes on meanwhile; where none runs, the next one does.
+
+    With --state-of it does not begin with the earliest records but where that version is, with all that it keeps:
+    windows that are open, totals, what a state function knows. Its topic has what is written from there on. The
+    operator that keeps the state has to be the same, in the same columns; a state function may keep further variables.
     """
     from mainstem.process.reprocess import reprocess, wait_ready
     from mainstem.standalone.state import is_up
@@ -106,7 +113,7 @@ def reprocess(name: str, anyway: bool, wait: bool, timeout: float, as_json: bool
         if wait:
             raise
         connection = None
-    done = reprocess(connection, target.project_of_data, target.directory, name, anyway=anyway)
+    done = reprocess(connection, target.project_of_data, target.directory, name, anyway=anyway, state_of=state_of)
     if not as_json:
         when = "now" if running else "by the next `mainstem up`"
         click.echo(

@@ -1,7 +1,8 @@
 """Build a version of a job anew: from the code as it is now, from the earliest records, beside what runs.
 
 1. Load the project as it is now, 2. freeze it, 3. take the next number, 4. write one file: it is asked for. What ends
-before the fourth step has started nothing; after it the `up` that runs starts the version, or the next one does.
+before the fourth step has started nothing; after it the `up` that runs starts the version, or the next one does. With
+the state of another version it begins where that one is instead (`from_state`), which is made ready before the fourth.
 """
 
 import glob
@@ -17,7 +18,9 @@ from mainstem.client.internal import job_key
 from mainstem.core import Clock, SystemClock, UserError
 from mainstem.core.config import PROJECT_FILE
 from mainstem.process.cutover import PATIENT, Waiting, wait_until_read
+from mainstem.process.from_state import with_state_of
 from mainstem.process.frozen import check_whole, freeze
+from mainstem.process.landing import NotLanded, is_driven
 from mainstem.process.project import load_project
 from mainstem.process.readiness import Pin, look
 from mainstem.process.retire import hold_catalog
@@ -52,6 +55,7 @@ def reprocess(
     job: str,
     *,
     anyway: bool = False,
+    state_of: str = "",
     clock: Clock | None = None,
 ) -> Reprocess:
     """Ask for the next version of a job; on return it survives everything, and is started.
@@ -62,12 +66,14 @@ def reprocess(
         data: its data directory; `mainstem up` may hold it.
         job: its name.
         anyway: also where a version runs this very code: the new one reads in the shape that topics have now.
+        state_of: a version, which `mainstem up` runs, whose state it goes on with, from where that one is.
         clock: what the time is taken from.
 
     Raises:
         UserError: the job was never started from here, or the project does not have it any more.
         BadDeclaration, BadSetting: the project as it is now is wrong.
         SameCode: a version of the job runs this code; unless `anyway`.
+        NotLanded: the version whose state is wanted does not run, or has read nothing yet.
         DirectoryInUse: other commands on this data directory take longer than they do.
     """
     clock = clock or SystemClock()
@@ -85,6 +91,13 @@ def reprocess(
             _check_other(data, job, frozen.sha)
         used = [*_known(connection, job), loaded.job_config(job).version]
         version = free_version(data, job, used)
+        if state_of:
+            if connection is None or not is_driven(data, job, state_of):
+                raise NotLanded(
+                    f"job {job_key(job, state_of)} does not run, whose state is to be taken",
+                    hint="`mainstem up` runs it; `mainstem job versions` shows which there are",
+                )
+            with_state_of(connection, data, job, state_of, version)
         asked = Asked(job, version, frozen.sha, output_topic(loaded.jobs[job].to, version), clock.now_ms())
         write_asked(data / "jobs" / job_key(job, version), asked)
     return Reprocess(job, version, asked.sha, asked.output)

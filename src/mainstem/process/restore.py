@@ -88,7 +88,7 @@ def restore(connection: Connection, home: Path, job: str, version: str) -> Marke
     else:
         _write_position(made, marker)
     _check(made, marker)
-    _bring_injections(made, home / INJECTIONS)
+    bring_injections(made, home / INJECTIONS)
     Checkpoint(made).sync(marker.batch)
     note(made, home, parts)
     made.rename(checkpoint)
@@ -130,7 +130,7 @@ def _write_position(directory: Path, marker: Marker) -> None:
     write_atomically(directory / "commits" / str(marker.batch), b'v1\n{"nextBatchWatermarkMs":0}')
 
 
-def _bring_injections(checkpoint: Path, directory: Path) -> None:
+def bring_injections(checkpoint: Path, directory: Path) -> None:
     """What Spark's log of a job's own event times names is to be there, where the job has them now: what is lost says
     nothing.
     """
