@@ -68,6 +68,22 @@ PAYMENT = {"type": "record", "name": "Payment", "fields": [
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark_runs_already")
+def test_a_state_is_a_table_that_another_job_joins(blocks: dict[str, list[str]], tmp_path: Path) -> None:
+    (tmp_path / "payments.py").write_text(blocks["python"][5])
+    (tmp_path / "payments.avsc").write_text(json.dumps(PAYMENT))
+    settings = '[project]\njobs = "payments.py"\n[topics."shop.payments"]\nschema = "payments.avsc"\n'
+    (tmp_path / "mainstem.toml").write_text(settings)
+    plan = planned_now(tmp_path, tmp_path / ".mainstem", None)
+    daily, so_far = plan.jobs
+    (state,) = [each for each in plan.topics if each.name == "shop.paid_daily.state"]
+    assert (daily.also, so_far.tables) == (["shop.paid_daily.state"], ["shop.paid_daily.state"])
+    assert (state.kind, state.producer, state.readers) == ("changelog", "paid_daily", ["paid_so_far"])
+    assert [each.name for each in state.columns or ()] == ["window_start", "window_end", "amount_cents"]
+    assert [each.name for each in so_far.columns or ()] == ["order_id", "amount_cents", "paid_at", "so_far"]
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark_runs_already")
 def test_the_job_with_several_results_and_that_of_sql_mean_what_the_page_says(
     blocks: dict[str, list[str]], tmp_path: Path
 ) -> None:
