@@ -18,7 +18,7 @@ def plan(directory, text, batch=3):
 
 
 def test_a_file_of_spark_4_2_is_read(tmp_path):
-    assert plan(tmp_path, REAL) == BatchPlan(1577843400000, {"flights": {"flights": {0: 5, 1: 1}}}, 3)
+    assert plan(tmp_path, REAL) == BatchPlan(1577843400000, {"flights": {"flights": {0: 5, 1: 1}}}, 3, 4)
 
 
 def test_a_source_without_offsets_has_none(tmp_path):

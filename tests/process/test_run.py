@@ -230,6 +230,11 @@ def test_two_streams_are_joined_and_what_has_no_match_comes_when_both_have_ended
             paid = paid.select(F.col("id").alias("order"), F.col("cents").alias("paid"), F.col("at").alias("paid_at"))
             in_time = F.expr("id = order AND paid_at BETWEEN at AND at + INTERVAL 1 HOUR")
             return orders.join(paid, in_time, "left").select("id", "at", "paid")
+
+        @stream(to="SHOP.orders_paid_at", key="id", watermark=("at", "1 minute"))
+        def orders_paid_at(orders, paid):  # its state has the position
+            paid = paid.select(F.col("id").alias("order"), F.col("cents").alias("paid"), F.col("at").alias("paid_at"))
+            return orders.join(paid, F.expr("id = order AND paid_at BETWEEN at AND at + INTERVAL 1 HOUR"))
     """
     project, data = write_project(tmp_path / "project", shop, jobs), tmp_path / "data"
     driver = driver_of(spark, project, log_connection, registry_url, data)
@@ -249,6 +254,8 @@ def test_two_streams_are_joined_and_what_has_no_match_comes_when_both_have_ended
     run_until(again, lambda: ended(again, f"{shop}.orders_paid"), 120)
     rows = read_rows(log_connection, f"{shop}.orders_paid")
     assert sorted((row["id"], row["paid"]) for row in rows) == [(1, 7), (2, None)]
+    run_until(again, lambda: ended(again, f"{shop}.orders_paid_at"), 120)
+    assert [row["id"] for row in read_rows(log_connection, f"{shop}.orders_paid_at")] == [1]
 
 
 @pytest.mark.spark

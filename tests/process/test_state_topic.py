@@ -26,19 +26,19 @@ JOBS = f"""
     spent_state = changelog("SHOP.spent.state", key=["customer", "variable", "map_key"])
 
     @table(to="SHOP.hourly", key=["start", "customer"], {WATERMARK}, state=hourly_state)
-    def hourly(orders):
+    def SHOP_hourly(orders):
         return orders.groupBy(F.window("at", "1 hour"), "customer").agg(
             F.sum("cents").alias("total"), (F.sum("cents") / F.count("id")).alias("ratio"), F.avg("cents").alias("mean")
         ).select(F.col("window.start").alias("start"), "customer", "total", "ratio", "mean")
 
     @table(to="SHOP.visits", key=["customer", "start"], {WATERMARK}, state=visits_state)
-    def visits(orders):
+    def SHOP_visits(orders):
         return orders.groupBy(F.session_window("at", "10 minutes"), "customer").agg(
             F.count("id").alias("orders")
         ).select("customer", F.col("session_window.start").alias("start"), "orders")
 
     @stream(to="SHOP.first", key="id", {WATERMARK}, state=first_state)
-    def first(orders):
+    def SHOP_first(orders):
         return orders.dropDuplicatesWithinWatermark(["id"])
 
     class Spent(StatefulProcessor):
@@ -69,13 +69,13 @@ JOBS = f"""
             pass
 
     @table(to="SHOP.spent", key="customer", {WATERMARK}, emit="changes", state=spent_state)
-    def spent(orders):
+    def SHOP_spent(orders):
         return orders.groupBy("customer").transformWithStateInPandas(
             Spent(), "customer string, total long", "Update", "EventTime"
         )
 
     @stream(to="SHOP.rich")
-    def rich(orders, hourly_state):
+    def SHOP_rich(orders, hourly_state):
         return orders.join(hourly_state.select("customer", "total"), "customer").select("id", "total")
 """
 KEYS = {
@@ -93,28 +93,23 @@ def table_of(connection, registry_url, topic):
     return {key: avro.decode(value, registry.schema) for key, value in last.items() if value is not None}
 
 
-def kept(spark, data, job, **options):
+def kept(spark, homes, job, **options):
     """What Spark's own store has by its last batch."""
-    return (
-        spark.read.format("statestore")
-        .options(**options)
-        .load(str(data / "jobs" / f"{job}@1" / "checkpoint"))
-        .collect()
-    )
+    return spark.read.format("statestore").options(**options).load(str(homes[job] / "checkpoint")).collect()
 
 
-def expected(spark, data):
+def expected(spark, homes):
     """The tables as they are to be, without their keys' bytes: sorted rows."""
-    hourly = [(*row.key.window, row.key.customer, *row.value) for row in kept(spark, data, "hourly")]
+    hourly = [(*row.key.window, row.key.customer, *row.value) for row in kept(spark, homes, "hourly")]
     visits = [
         (row.key.customer, row.key.sessionStartTime, row.value[0].start, row.value[0].end, row.value[2])
-        for row in kept(spark, data, "visits")
+        for row in kept(spark, homes, "visits")
     ]
-    first = [(row.key.id, row.value.expiresAtMicros) for row in kept(spark, data, "first")]
-    totals = [(row.key.customer, row.value.cents) for row in kept(spark, data, "spent", stateVarName="total")]
+    first = [(row.key.id, row.value.expiresAtMicros) for row in kept(spark, homes, "first")]
+    totals = [(row.key.customer, row.value.cents) for row in kept(spark, homes, "spent", stateVarName="total")]
     orders = [
         (row.key.customer, row.user_map_key.id, row.user_map_value.cents)
-        for row in kept(spark, data, "spent", stateVarName="by_order")
+        for row in kept(spark, homes, "spent", stateVarName="by_order")
     ]
     return {"hourly": hourly, "visits": visits, "first": first, "spent": totals + orders}
 
@@ -148,16 +143,16 @@ def test_what_spark_keeps_is_in_the_topic_and_goes_with_it(
         driver.start()
         return driver
 
-    data = tmp_path / "data"
+    homes = {job: tmp_path / "data" / "jobs" / f"{shop}_{job}@1" for job in KEYS}
 
     def until(driver, is_there):
         """The topics have what Spark has, and that is what is expected."""
 
         def compared():
-            if not all((data / "jobs" / f"{job}@1" / "checkpoint" / "commits" / "0").exists() for job in KEYS):
+            if not all((home / "checkpoint" / "commits" / "0").exists() for home in homes.values()):
                 return False
             there = found(log_connection, registry_url, shop)
-            sorted_ = {job: sorted(rows) for job, rows in expected(spark, data).items()}
+            sorted_ = {job: sorted(rows) for job, rows in expected(spark, homes).items()}
             return {job: sorted(rows) for job, rows in there.items()} == sorted_ and is_there(there)
 
         run_until(driver, compared)

@@ -81,10 +81,12 @@ def order_lost_by(result: "DataFrame", stateful: str | None, key: tuple[str, ...
 
 def _carried(jvm: Any, plan: Any) -> tuple[Any, Any]:
     """The plan with the position among its columns, and that column."""
+    kind, children = class_of(plan), plan.children()
+    if kind == "Join" and all(each.isStreaming() for each in items_of(children)):  # its state would keep it too
+        raise _Lost(_OF_STATE["a join of two streams"])
     place = plan.schema().getFieldIndex(POSITION)
     if place.isDefined():
         return plan, plan.output().apply(place.get())
-    kind, children = class_of(plan), plan.children()
     if kind == "WithCTE":
         inlined = jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False).apply(plan)
         return _carried(jvm, inlined)
@@ -111,8 +113,6 @@ def _carried(jvm: Any, plan: Any) -> tuple[Any, Any]:
 
 def _carried_past_a_join(jvm: Any, plan: Any) -> tuple[Any, Any]:
     """From the side that has it: the other one is a table."""
-    if plan.left().isStreaming() and plan.right().isStreaming():
-        raise _Lost(_OF_STATE["a join of two streams"])
     first: _Lost | None = None
     for side in range(2):
         children = [*items_of(plan.children())]

@@ -99,8 +99,13 @@ def typed_rows(
     decoded = decode_values(raw, schema)
     time = F.when(F.col(STATUS) == DECODED, F.col(f"{ROW}.`{event_time}`")) if event_time else None
     observed = decoded.observe(name, *_metrics(partitions, time))
-    position = F.struct(F.col("partition"), F.col("offset"), F.col("timestamp")).alias(POSITION)
-    ours = [position, F.struct("topic", "key", "value", "headers").alias(RECORD)] if record else [position]
+    own = {POSITION: F.struct("partition", "offset", "timestamp")}
+    own |= {RECORD: F.struct("topic", "key", "value", "headers")} if record else {}
+    if event_time is not None:
+        # The schema of a state says whether a column may be null, and heartbeats, which lack these, are in the plan of
+        # one batch and not in that of the next.
+        own = {name: F.when(F.col("offset") >= 0, column) for name, column in own.items()}
+    ours = [column.alias(name) for name, column in own.items()]
     return observed.filter(F.col(STATUS) == DECODED).select(f"{ROW}.*", *ours)
 
 
