@@ -119,11 +119,6 @@ IMPORTS = "spark.mainstem.imports"
 _LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # The usual one renames by Hadoop's FileContext, which starts `readlink` as a process twice for each file, some
-    # thirty times in a batch with state (docs/decisions/spark-start.md).
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
 }
 
 
