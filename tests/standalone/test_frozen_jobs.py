@@ -35,10 +35,17 @@ def other(a):
 """
 
 
+class Job:
+    """Stands in for one that runs on Spark."""
+
+    def figures(self):
+        return {"batch": 3}
+
+
 class Driver:
     """Stands in for one with Spark: what it was made of, and whether it runs."""
 
-    running, waiting = ("job@1", "other@1"), {}
+    running, waiting = {"job@1": Job(), "other@1": Job()}, {}
 
     def __init__(self, version, project, refuse=None):
         self.made_of, self.refuse, self.calls = (version.sha, project.name), refuse, []
@@ -179,13 +186,14 @@ def test_the_name_of_a_job_is_told_once(driver):
 def test_a_job_that_waits_for_its_input_is_told_with_what_it_waits_for(driver):
     driver.retries.fail("b@1", Retriable("no answer"))
     driver.waiting |= {"a@1": "topic crm.customers has no schema yet", "b@1": "no answer"}
-    driver.running["c@1"] = None
+    driver.running["c@1"] = Job()
     told = {each.name: (each.state, each.error) for each in job_states(driver)}
     assert told == {
         "job a@1": ("idle", "topic crm.customers has no schema yet"),
         "job b@1": ("waiting", "no answer"),
         "job c@1": ("running", ""),
     }
+    assert [each.figures for each in job_states(driver)] == [{"batch": 3}, {}, {}]
 
 
 def test_versions_that_are_asked_for_are_taken_on_and_stay_with_a_driver_that_is_started_again(old, tmp_path):
