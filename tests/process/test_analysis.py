@@ -135,6 +135,14 @@ def test_a_job_that_asks_for_the_time_or_for_chance_says_so(spark, tmp_path):
 TOTALS = '    return orders.groupBy("customer", F.window("at", "1 hour")).count()'
 
 
+INDEX = """from mainstem.process import LocalIndex, indexed
+kept = changelog("kept", key="id")
+class Kept(LocalIndex):
+    columns = returns = "id long"
+    open = apply = process = None
+"""
+
+
 @pytest.mark.parametrize(
     ("jobs", "line", "message"),
     [
@@ -175,6 +183,12 @@ TOTALS = '    return orders.groupBy("customer", F.window("at", "1 hour")).count(
          "column _rejected is int, expected string"),
         ('@stream(to="t")\ndef job(orders):\n    return orders.withColumn("_headers", F.lit("a"))', 1,
          "column _headers is string, expected array<struct<key:string,value:binary>>"),
+        ('@stream(to="t")\ndef job(orders):\n    return orders.withColumn("_deleted", F.lit(True))', 1,
+         "the result has the column _deleted, and is a stream: only a table's rows can go"),
+        ('@table(to="t", key="id")\ndef job(orders):\n    return orders.withColumn("_deleted", F.lit("a"))', 1,
+         "column _deleted is string, expected boolean"),
+        (INDEX + '@stream(to="t")\ndef job(orders):\n    return indexed(kept, Kept(), by_key=orders)[0]', 8,
+         "job: indexed: the job does not write table kept"),
         ('@stream(to="t", also=[changelog("u", key="nobody")])\ndef job(orders):\n    return orders, orders', 1,
          "the key column 'nobody' is not among"),
         (('@stream(to="t", also=[topic("u")], watermark=("at", "1 hour"))\ndef job(orders):\n'
@@ -291,3 +305,15 @@ def test_a_state_that_cannot_be_published_is_told(spark, tmp_path, key, body, re
         text = text.replace(', emit="changes"', "").replace("@table", "@stream")
     with pytest.raises(BadDeclaration, match=reason):
         found(spark, tmp_path, text)
+
+
+def test_a_local_index_is_as_it_was_when_the_batch_began(spark, tmp_path):
+    it = found(spark, tmp_path, INDEX + """
+@stream(to="t", key="id", also=[kept])
+def job(orders):
+    return indexed(kept, Kept(), by_key=orders, to_all=orders.select(F.col("id").alias("other")))
+""")  # fmt: skip
+    assert (it.indexes, it.determinism, it.keeps_order, it.stateful) == (("kept",), Determinism.BATCH, True, None)
+    assert it.reason == "kept: its local index is as it was when the batch began"
+    assert [each.columns.simpleString() for each in it.results] == ["struct<id:bigint>"] * 2
+    assert recall(msgspec.json.decode(msgspec.json.encode(remember(it, {}))), {}) == it

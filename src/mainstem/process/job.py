@@ -43,7 +43,9 @@ from mainstem.process.heartbeats import (
 )
 from mainstem.process.identity import SameTopics
 from mainstem.process.injections import Injections, with_heartbeats
+from mainstem.process.job_indexes import JobIndexes
 from mainstem.process.late import Late
+from mainstem.process.local_index import running
 from mainstem.process.offsets import read_plan, records_between
 from mainstem.process.order import with_position
 from mainstem.process.outputs import JobOutput, Quarantine, records
@@ -51,7 +53,7 @@ from mainstem.process.planting import Stand, next_step, plant, stand_of
 from mainstem.process.project import Input, JobConfig
 from mainstem.process.reading import BooksMissing, forget_metrics, query_metrics, reads_of, stream_of, typed_rows
 from mainstem.process.repartition import change_of, moves_state, repartition
-from mainstem.process.session import job_session
+from mainstem.process.session import is_local, job_session
 from mainstem.process.sink import BatchResult, BatchSink, JobIdentity, OutputTopic, SinkRefused
 from mainstem.process.sink_checkpoint import INJECTION_SOURCE, Checkpoint
 from mainstem.process.sink_direct import FEW_RECORDS
@@ -151,6 +153,7 @@ class RunningJob:
         self._result: BatchResult | None = None  # of the last batch
         self._figures: dict[str, int] = {}
         self._figures_until = 0.0
+        self._indexes = indexes_of(spec, spark, connection)
         self._lock = threading.Lock()
         watermark = spec.job.watermark
         self._delay = milliseconds(watermark.delay) or 0 if watermark else 0
@@ -429,6 +432,8 @@ class RunningJob:
         except Exception as why:  # what is told of the failure itself is worth more
             log.warning("batch_not_looked_into", job=spec.name, batch=number, reason=one_line(why))
             return None
+        finally:
+            self._indexes.release()
 
     def _run_batch(self, rows: "DataFrame", number: int) -> None:
         spec, sink = self.spec, self._sink
@@ -460,6 +465,7 @@ class RunningJob:
                 recount=partial(self._recount, kept) if is_small else None,
             )
         finally:
+            self._indexes.release()
             if kept is not None:
                 kept.unpersist()
         self._remember(plan.ends)
@@ -502,7 +508,9 @@ class RunningJob:
                 frames[each.parameter] = mine.select(f"{each.parameter}.*")
             else:
                 frames[each.parameter] = self._tables[each.parameter].frame(rows.sparkSession)
-        return tuple(map(with_position, call(self.spec.job, frames, self.spec.version.directory)))
+        with running(self._indexes):
+            results = call(self.spec.job, frames, self.spec.version.directory)
+        return tuple(map(with_position, results))
 
     # -- books and news
 
@@ -609,6 +617,12 @@ def tables_of(
         for each in spec.inputs
         if each.kind == "changelog"
     }
+
+
+def indexes_of(spec: JobSpec, spark: "SparkSession", connection: Connection) -> JobIndexes:
+    """Its local indexes: beside its checkpoint, or wherever the executors are."""
+    place = spec.home.absolute() if is_local(str(spark.sparkContext.master)) else Path("mainstem", spec.key)
+    return JobIndexes(connection, spec.outputs, place / "index")
 
 
 def table_reads(tables: Mapping[str, PinnedTable]) -> Reads:
