@@ -8,7 +8,9 @@ import pytest
 
 from mainstem.process.analysis import ROWS_BETWEEN, Determinism, analyse, milliseconds, recall, remember
 from mainstem.process.declare import BadDeclaration
-from mainstem.process.project import load_project
+from mainstem.process.imports import ship
+from mainstem.process.project import JobConfig, load_project
+from mainstem.process.session import job_session
 
 pytestmark = pytest.mark.spark
 
@@ -31,6 +33,7 @@ def found(spark, directory, jobs):
     (directory / "mainstem.toml").touch()
     (directory / "jobs.py").write_text(HEAD + dedent(jobs))
     project = load_project(directory)
+    ship(project.modules)
     job = project.jobs["job"]
     types = {each.parameter: StructType.fromDDL(TYPES[each.parameter]) for each in project.inputs["job"]}
     times = {each.parameter: project.topics[each.topic].event_time for each in project.inputs["job"]}
@@ -305,6 +308,29 @@ def test_a_state_that_cannot_be_published_is_told(spark, tmp_path, key, body, re
         text = text.replace(', emit="changes"', "").replace("@table", "@stream")
     with pytest.raises(BadDeclaration, match=reason):
         found(spark, tmp_path, text)
+
+
+def test_a_state_of_lists_alone_is_not_published(spark, tmp_path):
+    with pytest.raises(
+        BadDeclaration, match="job: its state function keeps neither values nor maps: there is no state"
+    ):
+        found(job_session(spark, "job", JobConfig()), tmp_path, """
+            from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+            class Last(StatefulProcessor):
+                def init(self, handle):
+                    self._last = handle.getListState("last", "id long")
+
+                def handleInputRows(self, key, rows, timerValues):
+                    return iter(())
+
+                def close(self):
+                    pass
+
+            @stream(to="t", watermark=("at", "1 hour"), state=changelog("kept", key="customer"))
+            def job(orders):
+                return orders.groupBy("customer").transformWithState(Last(), "id long", "Append", "EventTime")
+        """)  # fmt: skip
 
 
 def test_a_local_index_is_as_it_was_when_the_batch_began(spark, tmp_path):

@@ -52,7 +52,7 @@ from mainstem.process.outputs import JobOutput, Quarantine, records
 from mainstem.process.planting import Stand, next_step, plant, stand_of
 from mainstem.process.project import Input, JobConfig
 from mainstem.process.reading import BooksMissing, forget_metrics, query_metrics, reads_of, stream_of, typed_rows
-from mainstem.process.repartition import change_of, moves_state, repartition
+from mainstem.process.repartition import change_of, repartition
 from mainstem.process.session import is_local, job_session
 from mainstem.process.sink import BatchResult, BatchSink, JobIdentity, OutputTopic, SinkRefused
 from mainstem.process.sink_checkpoint import INJECTION_SOURCE, Checkpoint
@@ -145,7 +145,6 @@ class RunningJob:
             columns = spec.analysis.results[-1].columns
             self._state_topic = StateTopic(spec.job, spec.outputs[-1], columns, spec.checkpoint)
         self._last_batch = -1
-        self._looked_at = -1  # the last batch of which it is known whether it has changed the state
         self._marker: Marker | None = None  # of the last commit when the query started
         self._committed = -1  # the last batch that the log had when the query started
         self._attempts = 0
@@ -223,7 +222,8 @@ class RunningJob:
         repartition(session, spec.checkpoint, change)
 
         def reads() -> Reads:
-            self._publish_state(session, marker.batch)
+            if self._state_topic is not None:
+                self._state_topic.publish(sink, session, marker.batch)
             return {}
 
         sink.write(
@@ -248,7 +248,7 @@ class RunningJob:
         writer = writer.option("checkpointLocation", str(spec.checkpoint))
         writer = writer.trigger(once=True) if one_batch else writer.trigger(processingTime=spec.config.every)
         self._error, self._has_worked = None, False
-        self._last_batch, self._looked_at = self._committed, -1
+        self._last_batch = self._committed
         session.sparkContext.setLocalProperty("spark.scheduler.pool", spec.key)  # the query's thread inherits it
         self._query = writer.start()
         session.sparkContext.setLocalProperty("spark.scheduler.pool", "default")
@@ -445,7 +445,8 @@ class RunningJob:
         kept = rows.persist() if again else None  # what is read twice would be counted twice
 
         def read() -> Reads:
-            self._publish_state(rows.sparkSession, number - 1)
+            if self._state_topic is not None:
+                self._state_topic.publish(sink, rows.sparkSession, number - 1)
             found = self._read(rows, before.ends, plan.ends, before.watermark)
             self._topics.check()  # after all that was read, before the commit
             return found
@@ -472,22 +473,6 @@ class RunningJob:
         self._attempts, self._has_worked, self._result = 0, True, result
         self._last_batch = number
         log.debug("batch_done", job=spec.name, batch=number, rows=result.rows, skipped=result.skipped)
-
-    def _publish_state(self, session: "SparkSession", batch: int) -> None:
-        """What the batch before has changed of the state."""
-        topic, sink = self._state_topic, self._sink
-        if topic is not None and batch >= 0 and not moves_state(self.spec.checkpoint, batch):
-            assert sink is not None
-            sink.add(topic.records(session, batch), [topic.output])
-
-    def _publish_last_state(self) -> None:
-        """Where no batch follows the last one, a row that says nothing makes one, for what that has changed."""
-        topic, batch = self._state_topic, self._last_batch
-        if topic is None or batch <= self._looked_at or not self._is_waiting():
-            return
-        self._looked_at = batch
-        if not moves_state(self.spec.checkpoint, batch) and not topic.records(self._root, batch).isEmpty():
-            self._injections.put(0, self._last_look)
 
     def _pin(self) -> dict[str, dict[int, int]]:
         """Move the tables to where their topics are now: all that is committed, nothing that is not."""
@@ -545,7 +530,10 @@ class RunningJob:
 
     def beat(self) -> None:
         """Pass on what is known of idle and finished inputs, and what the last batch has changed of the state."""
-        self._publish_last_state()
+        # Where no batch follows the last one, a row that says nothing makes one, for what it has changed of the state.
+        state = self._state_topic
+        if state is not None and self._is_waiting() and state.is_behind(self._root, self._last_batch):
+            self._injections.put(0, self._last_look)
         spoken = {each.topic: self._follower.statement(each.topic) for each in self.spec.streams}
         with self._lock:
             processed = self.processed
