@@ -29,7 +29,7 @@ def test_it_says_how_long_a_batch_took_and_how_large_its_state_is(
         log_connection, live_registry, f"{shop}.orders", ORDERS, [order(1, "ann", 0), order(2, "bob", 1)], ("customer",)
     )
     totals, copied = (driver.running[f"{shop}_{name}@1"] for name in ("totals", "copied"))
-    run_until(driver, lambda: totals.figures().get("state_rows") == 2 and copied.figures())
+    run_until(driver, lambda: totals.figures().get("state_rows") == 2 and "batch_ms" in copied.figures())
     figures = totals.figures()
     assert 0 < figures["rows_ms"] + figures["commit_ms"] <= figures["batch_ms"]
     assert (figures["rows"], figures["state_memory_bytes"] > 0) == (2, True)

@@ -31,7 +31,7 @@ from mainstem.process.checkpoint_copy import CheckpointCopy, ensure_copy_topic
 from mainstem.process.culprit import FailedBatch, Range, first_that_fails, ranges_of, rows_of, shown
 from mainstem.process.declare import Job
 from mainstem.process.diagnosis import JobFailed, JobRefused, check_damage, check_shape, failed, java_text
-from mainstem.process.figures import figures_of
+from mainstem.process.figures import UnderWay, figures_of
 from mainstem.process.frozen import Version
 from mainstem.process.heartbeats import (
     Follower,
@@ -152,6 +152,7 @@ class RunningJob:
         self._result: BatchResult | None = None  # of the last batch
         self._figures: dict[str, int] = {}
         self._figures_until = 0.0
+        self._under_way = UnderWay(spec.name, SystemClock())
         self._indexes = indexes_of(spec, spark, connection)
         self._lock = threading.Lock()
         watermark = spec.job.watermark
@@ -161,13 +162,15 @@ class RunningJob:
             self._rules = StatefulRules(self._delay, spec.analysis.horizon)
 
     def figures(self) -> dict[str, int]:
-        """Of the last finished batch (`figures_of`), looked at every few seconds; empty before the first."""
+        """Of the last finished batch (`figures_of`), looked at every few seconds, nothing before the first; and for how
+        long the one that runs has done so.
+        """
         now = time.monotonic()
         if self._result is not None and self._query is not None and now >= self._figures_until:
             progress: Any = self._query.lastProgress
             if progress and progress["batchId"] == self._result.batch and "addBatch" in progress["durationMs"]:
                 self._figures, self._figures_until = figures_of(progress, self._result), now + _FIGURES_SECONDS
-        return self._figures
+        return self._figures | {"running_ms": self._under_way.ms}
 
     @property
     def late(self) -> int:
@@ -329,6 +332,7 @@ class RunningJob:
         """
         query = self._query
         if query is None or query.isActive:
+            self._under_way.tell()
             return
         failure = query.exception()
         error: BaseException | None = self._error or failure
@@ -396,7 +400,8 @@ class RunningJob:
     def _batch(self, rows: "DataFrame", number: int) -> None:
         """One batch; what goes wrong is kept as it was, for `check`: through Spark only its text would arrive."""
         try:
-            self._run_batch(rows, number)
+            with self._under_way.batch(number):
+                self._run_batch(rows, number)
         except BaseException as error:
             self._error = error
             if self._query is not None and self._query.isActive:  # nobody stops it
