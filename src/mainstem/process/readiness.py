@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from mainstem.client.basis import furthest
-from mainstem.client.catalog import current_versions, entries, read_catalog
+from mainstem.client.catalog import current_versions, entries, outputs_of, read_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.internal import COMMITS, job_key
 from mainstem.client.progress import Marker, NextOffsets, merge_positions, read_markers
@@ -98,7 +98,7 @@ class Look(msgspec.Struct, frozen=True):
         """Job and version that write a topic."""
         for job, entry in entries(self.catalog, "job").items():
             for version, about in entry.get("versions", {}).items():
-                if about.get("output") == topic:
+                if topic in outputs_of(about).values():
                     return job, version
         return None
 
@@ -114,7 +114,7 @@ def look(connection: Connection, *, decided: bool = False) -> Look:
     markers = read_markers(connection, decided=decided) if COMMITS in existing else {}
     catalog = read_catalog(connection)
     versions = [about for entry in entries(catalog, "job").values() for about in entry.get("versions", {}).values()]
-    wanted = {topic for about in versions for topic in (about.get("output"), *about.get("inputs", {}).values())}
+    wanted = {topic for about in versions for topic in (*outputs_of(about).values(), *about.get("inputs", {}).values())}
     ends = stable_offsets(connection, {name: existing[name].partitions for name in sorted(wanted & existing.keys())})
     return Look(catalog, markers, ends)
 
