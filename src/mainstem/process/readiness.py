@@ -84,11 +84,12 @@ class Look(msgspec.Struct, frozen=True):
         marker = self.markers.get(job_key(job, version))
         return marker is not None and bool(marker.ends)
 
-    def written(self, job: str, version: str) -> dict[int, int]:
-        """Where the output of a version ended with the batch that is its last one here, as that says itself: the topic
-        was asked for its end later, and may have more. Where it does not say, that end; see `is_of_one_moment`.
+    def written(self, job: str, version: str, topic: str = "") -> dict[int, int]:
+        """Where the output of a version, or another `topic` that it writes, ended with the batch that is its last one
+        here, as that says itself: the topic was asked for its end later, and may have more. Where it does not say, that
+        end; see `is_of_one_moment`.
         """
-        output = str(self.about(job, version)["output"])
+        output = topic or str(self.about(job, version)["output"])
         if not self.says_ends(job, version):
             return self.end(output)
         own = self.markers[job_key(job, version)].ends.get(output, {})
