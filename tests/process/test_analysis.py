@@ -167,6 +167,10 @@ class Kept(LocalIndex):
         (('@table(to="t", key=["customer", "start"], watermark=("at", "1 hour"))\ndef job(orders):\n'
          '    return orders.groupBy("customer", F.window("at", "1 hour").start.alias("start")).count()'),
          1, "an aggregation whose columns hold neither 'at' nor a window"),
+        ('@stream(to="t", watermark=("at", "1 hour"))\ndef job(orders):\n    return orders.dropDuplicates()', 1,
+         "dropDuplicates compares all columns, and no two rows have the same _position"),
+        ('@stream(to="t", watermark=("at", "1 hour"))\ndef job(orders):\n    return orders.distinct()', 1,
+         "compares all columns, and no two rows have the same _position"),
         ('@stream(to="t")\ndef job(orders, refunds):\n    return orders.join(refunds, "id")', 1,
          "a join of two streams keeps state, and without a watermark"),
         ('@stream(to="t")\ndef job(orders):\n    return orders.orderBy("id")', 1, "a sort over a stream never ends"),

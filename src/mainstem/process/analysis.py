@@ -311,6 +311,7 @@ def _stateful(job: Job, inputs: Sequence[Input], nodes: Sequence[Any]) -> str | 
         if name == "Join" and node.left().isStreaming() and node.right().isStreaming():
             found.append("a join of two streams")
         elif name in _STATEFUL:
+            _check_compared(job, name, node)
             found.append(_STATEFUL[name])
             # Totals of a key: a row of state for each row of the table, as large as that.
             totals = name == "Aggregate" and job.emit == "changes"
@@ -352,6 +353,22 @@ def _stateful(job: Job, inputs: Sequence[Input], nodes: Sequence[Any]) -> str | 
             else f"add {column!r} to the columns that must be equal, or use dropDuplicatesWithinWatermark",
         )
     return found[0]
+
+
+def _check_compared(job: Job, name: str, node: Any) -> None:
+    """Refuse to look for rows that are equal in all columns, our own among them: each has another position."""
+    if name == "Distinct":
+        compared = node.output()
+    elif name.startswith("Deduplicate"):
+        compared = node.keys()
+    else:
+        return
+    if own := [each.name() for each in items_of(compared) if each.name() in OWN]:
+        raise BadDeclaration(
+            job.location,
+            f"{job.name}: {_STATEFUL[name]} compares all columns, and no two rows have the same {own[0]}",
+            hint='name the columns that are to be equal, dropDuplicates(["id"]), or select them first',
+        )
 
 
 def _is_bounded(name: str, node: Any) -> bool:
