@@ -45,7 +45,7 @@ HISTORY = [put(1, "a"), put(2, "b"), Change({"id": 1}, None), put(2, "c"), put(3
 def followed(directory, changes, index=None):
     index = index or Words()
     directory.mkdir(exist_ok=True)
-    KeptIndex(index, directory, "words").follow(0, ListedHistory(tuple(changes)))
+    KeptIndex(index, directory, "words").follow(0, ListedHistory(tuple(changes), 12 * 3600 * 1000))
     return index.rows
 
 

@@ -28,7 +28,7 @@ def indexes(log_connection, tmp_path):
 
 
 def test_an_index_follows_the_topic_of_its_version_as_it_is_now(log_connection, indexes, tmp_path):
-    ensure_topic(log_connection, "kept.v2", 2)
+    ensure_topic(log_connection, "kept.v2", 2, {"min.compaction.lag.ms": "1000"})
     row = {"day": date(2026, 5, 1), "n": 3}
     key = avro.key_text(row, ("day", "n"))
     append(log_connection, "kept.v2", [(key, avro.encode(7, SCHEMA, row)), (key, None)], timeout_seconds=60)
@@ -40,6 +40,7 @@ def test_an_index_follows_the_topic_of_its_version_as_it_is_now(log_connection, 
     assert list(place.history.read(own, 1)) == [(2, Change(row, None))]
     assert place.history.end(own) == 2
     assert Path(place.directory).parent == tmp_path
+    assert place.history.kept_ms == (1_000 + 86_400_000) // 2
 
     delete(log_connection, ["kept.v2"])
     ensure_topic(log_connection, "kept.v2", 2)

@@ -44,10 +44,6 @@ GIVEN = "_given"
 
 _ROWS = 1000  # of a piece of the results, and of what an index takes over at once
 _PATIENCE_SECONDS = 60.0
-_AWAY_MS = 12 * 3600 * 1000
-"""An index that has not followed its table for so long is made anew: the log forgets which rows are gone, by
-default after a day (`delete.retention.ms`).
-"""
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -60,7 +56,14 @@ class Table(msgspec.Struct, frozen=True):
 
 
 class History(Protocol):
-    """Where the changes of a table come from."""
+    """Where the changes of a table come from.
+
+    Attributes:
+        kept_ms: for how long it says which rows are gone. An index that was behind for longer has to begin anew.
+    """
+
+    @property
+    def kept_ms(self) -> int: ...
 
     def end(self, partition: int) -> int:
         """How far a partition goes."""
@@ -75,6 +78,7 @@ class ListedHistory(msgspec.Struct, frozen=True):
     """That of a table whose changes are all here, in one partition."""
 
     changes: tuple[Change, ...] = ()
+    kept_ms: int = 1 << 62
 
     def end(self, partition: int) -> int:
         return len(self.changes)
@@ -93,6 +97,7 @@ class TopicHistory(msgspec.Struct, frozen=True):
         schema_id: of its rows.
         schema: the same, as Avro.
         key: columns of its key, and their types as Spark calls them.
+        kept_ms: how long a removal stays in it.
     """
 
     connection: Connection
@@ -101,6 +106,7 @@ class TopicHistory(msgspec.Struct, frozen=True):
     schema_id: int
     schema: str
     key: tuple[tuple[str, str], ...]
+    kept_ms: int
 
     def end(self, partition: int) -> int:
         return self.ends[partition]
@@ -258,7 +264,8 @@ class KeptIndex:
             Any: it cannot be opened, or does not take the changes.
         """
         position, end = self._position(), history.end(partition)
-        if position.offset > end or (position.offset < end and position.at_ms < time.time_ns() // 1_000_000 - _AWAY_MS):
+        behind_ms = time.time_ns() // 1_000_000 - position.at_ms if position.offset < end else 0
+        if position.offset > end or behind_ms > history.kept_ms:
             position = self._forget("it is ahead" if position.offset > end else "it was away for too long", position)
         try:
             self._open(partition, history, position.offset)

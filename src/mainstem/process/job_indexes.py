@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mainstem.client.connection import Connection
-from mainstem.client.topics import end_offsets, topic_ids
+from mainstem.client.topics import describe_config, end_offsets, topic_ids
 from mainstem.process.declare import Topic
 from mainstem.process.index_task import ListedHistory, Place, TopicHistory
 from mainstem.process.local_index import Change
@@ -30,15 +30,25 @@ class JobIndexes:
         self._connection, self._directory = connection, directory
         self._outputs = {each.declared.topic: each for each in outputs}
         self._kept: list[DataFrame] = []
+        self._kept_ms: dict[str, int] = {}
 
     def place(self, table: Topic, key: tuple[tuple[str, str], ...]) -> Place:
         """As of `Indexes`: the table as it is now, committed."""
         output = self._outputs[table.name]  # its analysis has seen to that
         ends = end_offsets(self._connection, output.topic, committed=True)
-        history = TopicHistory(self._connection, output.topic, ends, output.schema_id, output.schema, key)
+        kept_ms = self._removals_kept_ms(output.topic)
+        history = TopicHistory(self._connection, output.topic, ends, output.schema_id, output.schema, key, kept_ms)
         # By its id: of a topic that was deleted and made anew nothing is in an index of the old one.
         topic_id = topic_ids(self._connection, [output.topic])[output.topic].replace("/", "_")
         return Place(str(self._directory / topic_id), output.partitions, history)
+
+    def _removals_kept_ms(self, topic: str) -> int:
+        """Half of the time for which the log keeps a record without a value, after which it forgets what is gone."""
+        if topic not in self._kept_ms:
+            config = describe_config(self._connection, topic)
+            settings = ("min.compaction.lag.ms", "delete.retention.ms")
+            self._kept_ms[topic] = sum(int(config.get(name, 0)) for name in settings) // 2
+        return self._kept_ms[topic]
 
     def keep(self, rows: "DataFrame") -> None:
         """As of `Indexes`."""
