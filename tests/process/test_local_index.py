@@ -11,6 +11,7 @@ from mainstem.client.topics import list_topics
 from mainstem.core import UserError
 from mainstem.process import LocalIndex, changelog, indexed, topic
 from mainstem.process.imports import ship
+from mainstem.process.project import load_job_configs
 from tests.support.jobs import driver_of, put_rows, read_rows, run_until
 from tests.support.records import committed
 from tests.support.shop import ORDERS, drivers, order, shop, write_project
@@ -79,7 +80,8 @@ def test_an_index_goes_on_where_it_was_and_is_made_anew_where_it_is_lost_or_dama
 ):
     chance, known, visits = random.Random(5), f"{shop}.known", f"{shop}.visits"
     project = write_project(tmp_path / "project", shop, JOBS, f"[jobs.{shop}_known]\nmax_offsets_per_trigger = 7\n")
-    driver = driver_of(spark, project, log_connection, registry_url, tmp_path / "data")
+    few = {"settings": load_job_configs(project)}
+    driver = driver_of(spark, project, log_connection, registry_url, tmp_path / "data", **few)
     drivers.append(driver)
     driver.start()
     sent = []
@@ -102,7 +104,7 @@ def test_an_index_goes_on_where_it_was_and_is_made_anew_where_it_is_lost_or_dama
     driver.stop()
 
     def again():
-        drivers.append(driver_of(spark, project, log_connection, registry_url, tmp_path / "data"))
+        drivers.append(driver_of(spark, project, log_connection, registry_url, tmp_path / "data", **few))
         drivers[-1].start()
 
     again()

@@ -58,13 +58,14 @@ class UnderWay:
 
     def __init__(self, job: str, clock: Clock) -> None:
         self._job, self._clock = job, clock
+        self.number = -1
         self._since: float | None = None
-        self._batch, self._tell_at = -1, 0.0
+        self._tell_at = 0.0
 
     @contextmanager
     def batch(self, number: int) -> Iterator[None]:
         """It runs within the block."""
-        self._batch, self._tell_at = number, _LONG_SECONDS
+        self.number, self._tell_at = number, _LONG_SECONDS
         self._since = self._clock.monotonic()
         try:
             yield
@@ -82,4 +83,4 @@ class UnderWay:
         seconds = self.ms / 1000
         if seconds >= self._tell_at:
             self._tell_at = 2 * seconds
-            log.warning("batch_takes_long", job=self._job, batch=self._batch, seconds=round(seconds))
+            log.warning("batch_takes_long", job=self._job, batch=self.number, seconds=round(seconds))

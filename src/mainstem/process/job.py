@@ -332,7 +332,7 @@ class RunningJob:
         """
         query = self._query
         if query is None or query.isActive:
-            self._under_way.tell()
+            self._check_time()
             return
         failure = query.exception()
         error: BaseException | None = self._error or failure
@@ -347,6 +347,22 @@ class RunningJob:
         topics, text = (each.topic for each in spec.inputs), java_text(self._root, query)
         check_damage(spec.name, text, Checkpoint(spec.checkpoint), self._committed, topics)
         raise failed(error, failure, spec.version, spec.job.location, self._failed_batch) from error
+
+    def _check_time(self) -> None:
+        """Raises: JobFailed: the batch that runs has taken too long: who stops it frees what its tasks hold."""
+        self._under_way.tell()
+        spec, limit = self.spec, self.spec.config.batch_timeout_seconds
+        if self._under_way.ms <= limit * 1000:
+            return
+        number = self._under_way.number
+        error = JobFailed(
+            None,
+            f"batch {number} has run for more than {limit} s",
+            hint=f"a function that hangs is to be mended; where it is slow, make batches smaller, max_offsets_per_trigger "
+            f"under [jobs.{spec.name}], or give them more time: batch_timeout_seconds",
+        )
+        error.batch = FailedBatch(number, self._ranges(number))
+        raise error
 
     def _learn(self, schema_id: int, topic: str) -> None:
         """A producer has registered a new schema since the query was planned: plan it again with that one too."""
@@ -415,8 +431,7 @@ class RunningJob:
 
         spec = self.spec
         try:
-            before, plan = read_plan(spec.checkpoint, number - 1), read_plan(spec.checkpoint, number)
-            ranges = ranges_of({each.topic: each.parameter for each in spec.streams}, before.ends, plan.ends)
+            ranges = self._ranges(number)
             last = self._failed_before
             if last is not None and (last.batch, last.ranges) == (number, ranges):
                 return last
@@ -439,6 +454,11 @@ class RunningJob:
             return None
         finally:
             self._indexes.release()
+
+    def _ranges(self, number: int) -> tuple[Range, ...]:
+        """What a batch reads."""
+        before, plan = (read_plan(self.spec.checkpoint, each) for each in (number - 1, number))
+        return ranges_of({each.topic: each.parameter for each in self.spec.streams}, before.ends, plan.ends)
 
     def _run_batch(self, rows: "DataFrame", number: int) -> None:
         spec, sink = self.spec, self._sink
