@@ -120,7 +120,11 @@ def decoded(value):
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("settings", "workers", "kills"), [("", 1, 1), pytest.param(LAKE, 2, 3, marks=pytest.mark.long)]
+    ("settings", "workers", "kills"),
+    [
+        pytest.param("", 1, 1, id="a worker"),
+        pytest.param(LAKE, 2, 3, id="two workers, with tables", marks=pytest.mark.long),
+    ],
 )
 def test_a_project_runs_unchanged_on_a_cluster_whose_executors_are_killed(
     project, tmp_path, monkeypatch, settings, workers, kills
