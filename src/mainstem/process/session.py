@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mainstem.core import UserError
+from mainstem.core.causes import one_line
 from mainstem.process.class_archive import archive_path, use_archive
 from mainstem.process.jars import spark_jars
 from mainstem.process.java import find_java
@@ -211,10 +212,10 @@ def start_session(name: str, config: SparkConfig, *, directory: Path) -> "SparkS
     try:
         session = builder.getOrCreate()
     except Exception as error:  # of several kinds, by where it failed: in Java's own start, or in Spark's
-        reason = str(error).strip().partition("\n")[0]
+        is_there = "" if is_local(config.master) else f"does a cluster of this Spark answer at {config.master}? "
         raise SparkNotStarted(
-            f"Spark did not start: {reason}",
-            hint=f"Java says why in the lines before; [spark] has master = {config.master!r}, driver_memory = "
+            f"Spark did not start: {one_line(error)}",
+            hint=f"{is_there}Java says why in the lines before; [spark] has master = {config.master!r}, driver_memory = "
             f"{config.driver_memory!r} and {len(config.settings)} settings of its own",
         ) from error
     session.sparkContext.setLogLevel(config.log_level)
