@@ -59,6 +59,38 @@ def hourly(sized):
     sums = per_hour.agg(F.sum("cents").alias("cents"), F.count(F.lit(1)).alias("orders"))
     return sums.select("customer", F.col("window.start").alias("hour"), "cents", "orders")
 """
+NUMBERED = """
+import json
+from mainstem.process import LocalIndex, changelog, indexed
+from pyspark.sql import Row
+
+counts = changelog("counts", key="customer")
+
+
+class Counts(LocalIndex):
+    columns, returns = "customer string, orders long", "id long, customer string, number long"
+
+    def open(self, directory):
+        self.file = directory / "counts.json"
+        self.counts = json.loads(self.file.read_text()) if self.file.exists() else {}
+
+    def apply(self, changes):
+        self.counts |= {change.key["customer"]: change.row["orders"] for change in changes}
+        self.file.write_text(json.dumps(self.counts))
+
+    def process(self, row):
+        number = self.counts[row.customer] = self.counts.get(row.customer, 0) + 1
+        self.put(customer=row.customer, orders=number)
+        yield Row(id=row.id, customer=row.customer, number=number)
+
+    def close(self):
+        pass
+
+
+@stream(to="numbered", key="customer", also=[counts])
+def numbered(orders):
+    return indexed(counts, Counts(), by_key=orders)
+"""
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 CUSTOMERS = ("ada", "bob", "eve", "kim", "lee")
 ROUND = 200
@@ -109,6 +141,19 @@ def found(node):
     return sized, hourly
 
 
+def numbers(node):
+    return Counter((row["id"], row["number"]) for row in node.values_of("numbered"))
+
+
+def numbers_of(orders):
+    """Which of its customer's orders each is."""
+    seen, found = Counter(), Counter()
+    for each in orders:
+        seen[each["customer"]] += 1
+        found[each["id"], seen[each["customer"]]] += 1
+    return found
+
+
 def has_read(node, orders):
     return len(node.values_of("sized")) >= truth(orders)[0].total()
 
@@ -120,16 +165,17 @@ def decoded(value):
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("settings", "workers", "kills"),
+    ("settings", "jobs", "workers", "kills"),
     [
-        pytest.param("", 1, 1, id="a worker"),
-        pytest.param(LAKE, 2, 3, id="two workers, with tables", marks=pytest.mark.long),
+        pytest.param("", "", 1, 1, id="a worker"),
+        pytest.param(LAKE, NUMBERED, 2, 3, id="two workers, tables, a local index", marks=pytest.mark.long),
     ],
 )
 def test_a_project_runs_unchanged_on_a_cluster_whose_executors_are_killed(
-    project, tmp_path, monkeypatch, settings, workers, kills
+    project, tmp_path, monkeypatch, settings, jobs, workers, kills
 ):
     (project / "mainstem.toml").write_text(SETTINGS + settings)
+    (project / "jobs.py").write_text(JOBS + jobs)
     with spark_cluster(tmp_path / "cluster") as cluster:
         for _ in range(workers - 1):
             cluster.add_worker()
@@ -149,6 +195,9 @@ def test_a_project_runs_unchanged_on_a_cluster_whose_executors_are_killed(
             wait_until(lambda: sum(found(node)[1].values()) >= len(hourly), "the last hour is over", seconds=240)
             assert found(node) == (sized, hourly)
             assert Counter(decoded(row["value"])["id"] for row in node.values_of("sized.quarantine")) == refused
+            if jobs:
+                wait_until(lambda: len(node.values_of("numbered")) >= len(orders), "all are numbered", seconds=240)
+                assert numbers(node) == numbers_of(orders)
             audit = mainstem("audit", "--project", project, "--data", tmp_path / "data")
             assert audit.returncode == 0, audit.stdout + audit.stderr
             node.stop()
