@@ -21,7 +21,7 @@ from mainstem.core.documented import documented
 from mainstem.log import LogConfig
 from mainstem.log.config import TopicConfig as KafkaTopicConfig
 from mainstem.process.project import JobConfig, ProjectConfig, TopicConfig
-from mainstem.process.session import SparkConfig
+from mainstem.process.session import ApplicationConfig, SparkConfig
 from mainstem.process.splice import SpliceConfig
 from mainstem.serve.config import ServeConfig, ViewConfig
 
@@ -41,6 +41,7 @@ TABLES: list[tuple[str, type[msgspec.Struct]]] = [
     ("[serve.NAME.views.VIEW]", ViewConfig),
     ("[splices.NAME]", SpliceConfig),
     ("[spark]", SparkConfig),
+    ("[spark.applications.NAME]", ApplicationConfig),
     ("[broker]", BrokerConfig),
     ("[broker.listeners.NAME]", ListenerConfig),
     ("[log]", LogConfig),

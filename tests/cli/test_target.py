@@ -144,3 +144,10 @@ def test_a_log_that_is_not_there_is_told_at_once(command):
 def test_every_command_about_a_log_takes_the_data_directory():
     for command in ("audit", "job list", "job show", "status", "tail", "topic list", "topic create"):
         assert "--data" in CliRunner().invoke(group, [*command.split(), "--help"]).stdout, command
+
+
+def test_a_master_is_given_for_once_to_what_runs_jobs():
+    for command in ("up", "run spark", "job run"):
+        assert "--master" in CliRunner().invoke(group, [*command.split(), "--help"]).stdout, command
+    line = the_line(mainstem("up", ".", "--master", "localhost:7077"))
+    assert "expected local[N], spark://HOST:PORT or another of Spark's" in line

@@ -14,6 +14,7 @@ from mainstem.client.internal import COMMITS, INTERNAL_TOPICS
 from mainstem.client.topics import (
     alter_config,
     bounds,
+    brokers,
     cluster_id,
     delete,
     describe,
@@ -38,6 +39,10 @@ from tests.support.undecided import undecided
 from tests.support.waiting import wait_until
 
 LIST_OFFSETS = 2  # its API key
+
+
+def test_brokers_are_at_the_addresses_that_clients_are_told(connection):
+    assert set(connection.addresses) <= set(brokers(connection))
 
 
 def test_internal_topics_are_made_once(connection):

@@ -3,21 +3,26 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
 from mainstem.process.project import JobConfig
 from mainstem.process.session import (
     RULES,
+    ApplicationConfig,
     BadSparkSetting,
     SparkConfig,
     check_rules,
+    driver_place,
     is_local,
     job_session,
     scratch_directory,
     session_settings,
     start_session,
+    workers_python,
 )
 
 
@@ -32,6 +37,40 @@ def test_a_master_that_is_none_of_sparks_is_refused():
     for bad in ("", "bogus", "local[", "localhost:7077", "spark://"):
         with pytest.raises(ValueError, match=r"expected local\[N\]"):
             SparkConfig(master=bad)
+
+
+def test_an_application_has_its_settings_over_the_common_ones():
+    config = SparkConfig(
+        master="spark://a:7077",
+        settings={"spark.cores.max": "4", "spark.x": "y"},
+        applications={
+            "big": ApplicationConfig(master="spark://b:7077", settings={"spark.cores.max": "16"}),
+            "fat": ApplicationConfig(driver_memory="4g"),
+        },
+    )
+    big, fat, other = (config.of(name) for name in ("big", "fat", ""))
+    assert (big.master, big.driver_memory, big.settings) == (
+        "spark://b:7077",
+        "1g",
+        {"spark.cores.max": "16", "spark.x": "y"},
+    )
+    assert (fat.master, fat.driver_memory) == ("spark://a:7077", "4g")
+    assert (other.master, other.settings) == (config.master, config.settings)
+    assert {config.of(name, "local[2]").master for name in ("big", "fat", "")} == {"local[2]"}
+    with pytest.raises(ValueError, match=r"spark\.speculation = 'true' would break"):
+        ApplicationConfig(settings={"spark.speculation": "true"})
+    with pytest.raises(ValueError, match=r"expected local\[N\]"):
+        ApplicationConfig(master="bogus")
+
+
+def test_workers_of_a_cluster_are_the_python_that_is_named_for_them():
+    """That of the driver's machine was taken, which an image does not have there."""
+    cluster, named = SparkConfig(master="k8s://https://a"), {"spark.pyspark.python": "/opt/venv/bin/python"}
+    there = SparkConfig(master="k8s://https://a", settings=named)
+    assert workers_python(there, {"PYSPARK_PYTHON": "/usr/bin/python3"}) == "/opt/venv/bin/python"
+    assert workers_python(cluster, {"PYSPARK_PYTHON": "/usr/bin/python3"}) == "/usr/bin/python3"
+    assert workers_python(cluster, {}) == sys.executable
+    assert workers_python(SparkConfig(settings=named), {"PYSPARK_PYTHON": "/usr/bin/python3"}) == sys.executable
 
 
 @pytest.mark.spark
@@ -91,6 +130,19 @@ def test_local_masters_are_told_from_clusters():
         False,
         False,
     ]
+
+
+def test_tasks_find_the_driver_where_the_settings_say():
+    def place(master, **settings):
+        conf = SparkConf(loadDefaults=False).setMaster(master)
+        for name, value in settings.items():
+            conf.set(f"spark.{name.replace('_', '.')}", value)
+        return driver_place(SimpleNamespace(sparkContext=SimpleNamespace(master=master, getConf=lambda: conf)))
+
+    assert place("local[2]", driver_host="ignored") == ("127.0.0.1", "127.0.0.1", 0)
+    assert place("spark://a:7077", driver_host="b") == ("b", "b", 0)
+    behind = {"driver_host": "shop.svc", "driver_bindAddress": "0.0.0.0", "mainstem_claims_port": "40000"}
+    assert place("k8s://https://a", **behind) == ("shop.svc", "0.0.0.0", 40_000)
 
 
 def test_what_a_killed_jvm_left_is_deleted_by_the_next_start(tmp_path, monkeypatch):

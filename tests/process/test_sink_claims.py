@@ -10,6 +10,7 @@ import pytest
 from mainstem.client import BrokerUnavailable, TransactionFailed
 from mainstem.core import TopicPartition
 from mainstem.process.sink_claims import Claim, ClaimsAddress, ClaimsServer, send_claim
+from tests.support.ports import free_port
 
 
 class Joins:
@@ -134,3 +135,18 @@ def test_a_driver_that_is_gone_is_told(server):
     gone.close()
     with pytest.raises(BrokerUnavailable, match="no answer to a claim"):
         send_claim(address, Claim(1, "t", 0))
+
+
+def test_a_driver_behind_another_name_listens_at_an_address_of_its_own_and_at_ports_that_are_let_through():
+    """In a pod, or behind a firewall, tasks are told a name that the driver cannot bind."""
+    port = free_port()
+    servers = [ClaimsServer("localhost", bind="127.0.0.1", port=port) for _ in range(2)]
+    try:
+        assert [each.address.host for each in servers] == ["localhost", "localhost"]
+        first, second = (each.address.port for each in servers)
+        assert port <= first < second < port + 100
+        servers[1].begin(lambda _: 7)
+        assert send_claim(servers[1].address, Claim(1, "t", 0)) == 7
+    finally:
+        for each in servers:
+            each.close()

@@ -182,3 +182,21 @@ def test_where_no_version_is_named_those_that_were_started_go_on(project, tmp_pa
 @pytest.mark.parametrize(("versions", "last"), [([], None), (["2", "10"], "10"), (["z", "1"], "1"), (["a", "b"], "b")])
 def test_the_newest_version_is_the_largest_number_else_the_last_name(versions, last):
     assert newest(versions) == last
+
+
+def test_jobs_of_an_application_run_apart_in_each_code(project, tmp_path):
+    data, clock = tmp_path / "data", ManualClock()
+    (project / "jobs.py").write_text(JOBS + '@stream(to="c")\ndef second(a):\n    return LIMIT\n')
+    (project / "mainstem.toml").write_text('[jobs.second]\napplication = "big"\n')
+    common, big = assignments(project, data, clock)
+    assert (common.application, common.jobs) == ("", (("job", "1"),))
+    assert (big.application, big.jobs, big.sha) == ("big", (("second", "1"),), common.sha)
+    write_fixed(data / "jobs" / "second@1", Fixed("second", "1", common.sha, {}, "c", 1, 4))
+    (project / "mainstem.toml").write_text('[jobs.second]\napplication = "big"\nversion = "2"\n')
+    (project / "jobs.py").write_text(JOBS + '@stream(to="c")\ndef second(a):\n    return a\n')
+    found = [(each.application, each.jobs, each.sha == common.sha) for each in assignments(project, data, clock)]
+    assert found == [
+        ("", (("job", "1"),), False),
+        ("big", (("second", "2"),), False),
+        ("big", (("second", "1"),), True),
+    ]

@@ -7,12 +7,23 @@ import pytest
 
 from mainstem.client.connection import Connection
 from mainstem.core import CorruptData, ManualClock, Retriable, UserError
+from mainstem.core.locks import DirectoryInUse
 from mainstem.process import load_project
 from mainstem.process.declare import BadDeclaration, Location
 from mainstem.process.diagnosis import JobFailed
 from mainstem.process.frozen import freeze, version_directory
+from mainstem.process.project import JobConfig
 from mainstem.process.run import JobDriver
-from mainstem.process.versions import RETIRED_FILE, Asked, Fixed, assignments, write_asked, write_fixed
+from mainstem.process.versions import (
+    RETIRED_FILE,
+    Asked,
+    Fixed,
+    assignments,
+    is_running,
+    run_alone,
+    write_asked,
+    write_fixed,
+)
 from mainstem.registry.client import Registry
 from mainstem.standalone.frozen_jobs import FrozenJobs, job_states
 from tests.standalone.project import write_project
@@ -210,7 +221,55 @@ def test_versions_that_are_asked_for_are_taken_on_and_stay_with_a_driver_that_is
     assert jobs.driver.calls == ["start", "step", [("job", "2")], "step", "step"]
     write_fixed(data / "jobs" / "job@2", Fixed("job", "2", old, {}, "b.v2", 1, 4))
     (data / "versions" / f"{old}.json").unlink()
+    jobs.stop()
     again = FrozenJobs(data, old, [("job", "1"), ("other", "1")], clock=clock)
     assert again.jobs == (("job", "1"), ("other", "1"), ("job", "2"))  # what the driver is made for
     again.load()
     assert [each.name for each in again.states] == ["job job@1", "job other@1", "job job@2"]
+
+
+def test_a_version_that_another_process_runs_is_refused(old, tmp_path):
+    """Two took it from each other in turn, each fencing the other."""
+    data = tmp_path / "data"
+    lock = run_alone(data, "other", "1")
+    with pytest.raises(DirectoryInUse, match=r"^job other@1 runs already: .*in use by process \d+$"):
+        FrozenJobs(data, old, [("job", "1"), ("other", "1")]).load()
+    assert not is_running(data, "job", "1")
+    lock.release()
+    clock = ManualClock()
+    jobs = FrozenJobs(data, old, [("job", "1"), ("other", "1")], clock=clock)
+    jobs.load()
+    assert is_running(data, "job", "1")
+    for job, output in (("job", "b.v2"), ("other", "c.v2")):
+        write_asked(data / "jobs" / f"{job}@2", Asked(job, "2", old, output, 0))
+    lock = run_alone(data, "job", "2")
+    jobs.step()
+    assert jobs.jobs[2:] == (("other", "2"),)
+    lock.release()
+    clock.advance_ms(2_000)
+    jobs.step()
+    assert jobs.jobs[2:] == (("other", "2"), ("job", "2"))
+    jobs.stop()
+    assert not is_running(data, "job", "1")
+
+
+def test_an_application_takes_on_what_is_asked_for_in_it(old, tmp_path):
+    data, clock, settings = tmp_path / "data", ManualClock(), {"other": JobConfig(application="big")}
+    common, big = (
+        FrozenJobs(data, old, [(job, "1")], application=name, settings=lambda: settings, clock=clock)
+        for name, job in (("", "job"), ("big", "other"))
+    )
+    assert (common.jobs, big.jobs) == ((("job", "1"),), (("other", "1"),))
+    for each in (common, big):
+        each.load()
+        each.start(Driver)
+    for job, output in (("job", "b.v2"), ("other", "c.v2")):
+        write_asked(data / "jobs" / f"{job}@2", Asked(job, "2", old, output, 0))
+    clock.advance_ms(2_000)
+    for each in (common, big):
+        each.step()
+    assert (common.jobs, big.jobs) == ((("job", "1"), ("job", "2")), (("other", "1"), ("other", "2")))
+    settings.clear()  # it has no application of its own any more, from the next start of all on
+    common.stop()
+    assert FrozenJobs(data, old, [("job", "1")], settings=lambda: settings).jobs == (("job", "1"), ("job", "2"))
+    big.stop()

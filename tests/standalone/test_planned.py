@@ -26,3 +26,10 @@ def test_settings_are_refused_before_spark_is_started(tmp_path, monkeypatch):
     monkeypatch.setattr("mainstem.process.session.start_session", None)
     with pytest.raises(BadSetting, match="evry"):
         planned_now(tmp_path, tmp_path / ".mainstem", None)
+
+
+def test_settings_of_an_application_that_no_job_names_are_refused(tmp_path, monkeypatch):
+    (tmp_path / "mainstem.toml").write_text("[project]\njobs = []\n[spark.applications.heavy]\ndriver_memory = '2g'\n")
+    monkeypatch.setattr("mainstem.process.session.start_session", None)
+    with pytest.raises(BadSetting, match=r"\[spark\.applications\.heavy\]: no job has application = 'heavy'"):
+        planned_now(tmp_path, tmp_path / ".mainstem", None)

@@ -10,7 +10,7 @@ import pytest
 
 from mainstem.connect.sinks import delta
 from mainstem.core.locks import DirectoryInUse, DirectoryLock
-from mainstem.process import session
+from mainstem.process import executors, session
 from mainstem.process.declare import BadDeclaration, Location
 from mainstem.standalone import frozen_jobs
 from mainstem.standalone.lakehouses import LOCK
@@ -40,7 +40,7 @@ def test_a_signal_asks_for_a_stop(number):
 STARTING = """
 import sys, time
 from pathlib import Path
-from mainstem.process import session
+from mainstem.process import executors, session
 from mainstem.standalone.processes import run_spark
 
 
@@ -90,6 +90,7 @@ def test_what_failed_first_is_told_unless_java_ended(tmp_path, monkeypatch, java
     jobs = SimpleNamespace(name="small", load=lambda: None, start=start_jobs, stop=stop_jobs, states=[])
     monkeypatch.setattr(frozen_jobs, "FrozenJobs", lambda *_, **__: jobs)
     monkeypatch.setattr(session, "start_session", lambda *_, **__: None)
+    monkeypatch.setattr(executors, "check_executors", lambda *_: None)
     monkeypatch.setattr(session, "has_ended", lambda _: java_ended)
     monkeypatch.setattr(session, "stop_session", stop_session)
     with pytest.raises(JavaEnded if java_ended else BadDeclaration, match="has ended" if java_ended else "jobs.py:12"):
@@ -105,6 +106,7 @@ def test_tables_that_another_process_writes_are_left_to_it(tmp_path, monkeypatch
     jobs = SimpleNamespace(name="small", load=lambda: None, start=lambda _: None, states=[])
     monkeypatch.setattr(frozen_jobs, "FrozenJobs", lambda *_, **__: jobs)
     monkeypatch.setattr(session, "start_session", lambda *_, **__: SimpleNamespace(newSession=lambda: None))
+    monkeypatch.setattr(executors, "check_executors", lambda *_: None)
     monkeypatch.setattr(delta, "Lakehouse", lambda *_, **__: SimpleNamespace())  # it cannot be started
     monkeypatch.setattr(session, "has_ended", lambda _: True)
     with DirectoryLock(project / "lake", LOCK), pytest.raises(JavaEnded):

@@ -70,7 +70,9 @@ def test_slices_are_run_beside_the_jobs_that_run_by_themselves(tmp_path):
         assert "overlaps" in refused.stderr
         assert [row["id"] for row in node.values_of("small")] == [1]
 
-        beside = cli("job", "run", "big", "--from", begin, "--to", end, *where)  # it runs by itself as well
+        beside = cli(
+            "job", "run", "big", "--from", begin, "--to", end, "--master", "local[2]", *where
+        )  # it runs by itself as well
         assert beside.returncode == 0, beside.stderr
         assert [row["id"] for row in node.values_of("big.vslices")] == [2]
 

@@ -543,6 +543,19 @@ async def test_a_child_that_is_added_runs_behind_the_others_and_stops_before_the
     assert [each.name for each in supervisor.states] == ["a", "b"]
 
 
+async def test_a_child_waits_for_the_one_that_it_is_behind_and_not_for_the_one_before_it(tmp_path):
+    """Of two applications the second waited for the cluster of the first."""
+    never = child("b", "import time; time.sleep(600)", behind="a")
+    supervisor = Supervisor([child("a", SERVE), never, child("c", SERVE, behind="a")], tmp_path)
+
+    async def third():
+        while supervisor.states[2].state != "running":
+            await asyncio.sleep(0.01)
+        assert [each.state for each in supervisor.states] == ["running", "starting", "running"]
+
+    await run(supervisor, third)
+
+
 async def test_one_that_is_not_vital_and_refuses_to_start_stops_nothing(tmp_path):
     refuse = child("b", "import sys; print('mainstem: no such job', file=sys.stderr); sys.exit(2)", vital=False)
     supervisor = Supervisor([child("a", SERVE)], tmp_path, for_a_person=Backoff(0.01, 30))

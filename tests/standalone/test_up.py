@@ -100,6 +100,68 @@ def test_a_version_that_is_asked_for_while_all_runs_gets_a_driver_unless_that_of
     assert missing_drivers(project, tmp_path, at, [*specs, spec]) == []
 
 
+JOBS = """
+from mainstem.process import stream, topic
+a = topic("a")
+
+@stream(to="b")
+def job(a):
+    return a
+
+@stream(to="c")
+def big(a):
+    return a
+"""
+
+
+def specs_of(project, data, **options):
+    at = Addresses("127.0.0.1:1", "127.0.0.1:2")
+    return child_specs(load_project(project), load_config(project, {}), data, at, own_log=False, **options)
+
+
+def test_jobs_of_an_application_have_a_process_of_their_own_and_wait_for_no_other(project, tmp_path):
+    (project / "jobs.py").write_text(JOBS)
+    sha = code_hash(project)
+    with (project / "mainstem.toml").open("a") as file:
+        file.write('[jobs.big]\napplication = "heavy"\n[sinks.lake]\ntype = "delta"\n')
+    *_, common, heavy = specs_of(project, tmp_path)
+    assert (common.name, heavy.name) == ("spark", "spark.heavy")
+    assert common.command[-5:] == ("--code", sha, "--job", "job@1", "--tables")
+    assert heavy.command[-6:] == ("--code", sha, "--application", "heavy", "--job", "big@1")
+    assert (common.behind, heavy.behind) == ("connect", "connect")
+    *_, heavy = specs_of(project, tmp_path, master="spark://host:7077")
+    assert heavy.command[-4:] == ("--master", "spark://host:7077", "--job", "big@1")
+
+
+def test_tables_are_kept_by_the_process_of_no_application(project, tmp_path):
+    (project / "jobs.py").write_text(JOBS)
+    with (project / "mainstem.toml").open("a") as file:
+        file.write('[jobs]\nbig.application = "heavy"\njob.application = "heavy"\n[sinks.lake]\ntype = "delta"\n')
+    *_, common, heavy = specs_of(project, tmp_path)
+    assert (common.name, "--job" in common.command, "--tables" in common.command) == ("spark", False, True)
+    assert (heavy.name, "--tables" in heavy.command) == ("spark.heavy", False)
+
+
+def test_a_version_that_is_asked_for_gets_a_driver_in_its_application(project, tmp_path):
+    (project / "jobs.py").write_text(JOBS)
+    specs, at = specs_of(project, tmp_path), Addresses("127.0.0.1:1", "127.0.0.1:2")
+    write_fixed(tmp_path / "jobs" / "big@1", Fixed("big", "1", code_hash(project), {}, "c", 1, 4))
+    with (project / "mainstem.toml").open("a") as file:
+        file.write('[jobs.big]\napplication = "heavy"\n')
+    reprocess(None, project, tmp_path, "big", anyway=True)
+    (spec,) = missing_drivers(project, tmp_path, at, specs, master="local[2]")
+    assert (spec.name, spec.behind) == (f"spark-{code_hash(project)[:8]}.heavy", "gateway")
+    assert spec.command[-6:] == ("--application", "heavy", "--master", "local[2]", "--job", "big@2")
+    assert missing_drivers(project, tmp_path, at, [*specs, spec]) == []
+
+
+def test_settings_of_an_application_that_no_job_names_are_refused(project, tmp_path):
+    with (project / "mainstem.toml").open("a") as file:
+        file.write('[spark.applications.heavy]\nmaster = "spark://host:7077"\n')
+    with pytest.raises(BadSetting, match=r"\[spark\.applications\.heavy\]: no job has application = 'heavy'"):
+        up(project, tmp_path / "data")
+
+
 def test_missing_jars_are_fetched_where_their_progress_is_seen(project, tmp_path, monkeypatch):
     """A driver on a slow line was ended after its 300 s to start, again and again."""
     with (project / "mainstem.toml").open("a") as file:

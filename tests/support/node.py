@@ -21,10 +21,10 @@ class Node:
         AssertionError: it ended before.
     """
 
-    def __init__(self, project, data, *, directory=None):
+    def __init__(self, project, data, *, directory=None, options=()):
         # -P: like the command, it does not import from the directory where it is called.
         command = [sys.executable, "-P", "-m", "mainstem", "up", str(project), "--data", str(data)]
-        command += ["--listen", "127.0.0.1:0", "--gateway", "127.0.0.1:0"]
+        command += ["--listen", "127.0.0.1:0", "--gateway", "127.0.0.1:0", *options]
         follows = "[sources.access]" in (project / "mainstem.toml").read_text()
         access = {"MAINSTEM_SOURCES__ACCESS__PATH": str(project / "access.log")} if follows else {}
         self.data = data

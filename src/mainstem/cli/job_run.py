@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import click
 
 from mainstem.cli.output import json_option, to_json
-from mainstem.cli.target import NotUp, Target, connection_options
+from mainstem.cli.target import NotUp, Target, connection_options, master_option
 from mainstem.core.logging import configure
 
 
@@ -31,9 +31,12 @@ class _Time(click.ParamType[int]):
 )
 @click.option("--to", "end", type=_Time(), required=True, metavar="TIME", help="and before then, by their timestamps.")
 @click.option("--version", metavar="VERSION", help='[default: "slices"; of a job that runs "on demand", that one]')
+@master_option
 @json_option
 @connection_options
-def run(name: str, start: int, end: int, version: str | None, as_json: bool, target: Target) -> None:
+def run(
+    name: str, start: int, end: int, version: str | None, master: str | None, as_json: bool, target: Target
+) -> None:
     """Run job NAME over the records of its streams from one TIME to another, and exit.
 
     A TIME is a date or a time of ISO 8601, in UTC unless it says otherwise. All that comes of a slice is written in
@@ -60,6 +63,7 @@ def run(name: str, start: int, end: int, version: str | None, as_json: bool, tar
         name,
         Slice(start, end),
         version=version,
+        master=master,
         tell=lambda line: click.echo(line, err=True),
     )
     if as_json:

@@ -10,6 +10,7 @@ import click
 
 from mainstem.cli.output import log_level_option
 from mainstem.cli.paths import DIRECTORY
+from mainstem.cli.target import master_option
 from mainstem.core.logging import configure
 from mainstem.core.process import die_with_parent
 
@@ -68,6 +69,8 @@ def serve(project: Path, bootstrap: str, data: Path, node: str, log_level: str) 
 @click.option("--code", required=True, metavar="HASH", help="Of the frozen code; `mainstem job show` shows it.")
 @click.option("--job", "jobs", multiple=True, metavar="NAME@VERSION", help="A job to run; once for each.")
 @click.option("--tables", is_flag=True, help="Keep the lakehouse too.")
+@click.option("--application", default="", metavar="NAME", help="That the jobs name; its settings hold.")
+@master_option
 @process_options
 def spark(
     project: Path,
@@ -78,11 +81,13 @@ def spark(
     code: str,
     jobs: tuple[str, ...],
     tables: bool,
+    application: str,
+    master: str | None,
 ) -> None:
-    """The jobs of PROJECT that run from one version of its code, on one Spark driver."""
+    """The jobs of PROJECT that run from one version of its code in one application, on one Spark driver."""
     from mainstem.standalone.processes import run_spark
 
     configure("spark", level=log_level)
     die_with_parent()
     named = [(name, version) for name, _, version in (job.rpartition("@") for job in jobs)]
-    run_spark(project, bootstrap, gateway, data, code, named, tables=tables)
+    run_spark(project, bootstrap, gateway, data, code, named, tables=tables, application=application, master=master)

@@ -163,3 +163,24 @@ def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(*args, target=Target(bootstrap, where, data, project is not None), **kwargs)
 
     return with_target
+
+
+class _Master(click.ParamType[str]):
+    """A master that Spark knows."""
+
+    name = "master"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from mainstem.process.session import check_master
+
+        try:
+            check_master(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
+
+
+def master_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--master`."""
+    said = "Where Spark runs the jobs, as spark://HOST:PORT [default: `master` of the project's settings]."
+    return click.option("--master", type=_Master(), metavar="URL", help=said)(command)

@@ -8,7 +8,7 @@ import click
 
 from mainstem.cli.output import log_level_option, tell
 from mainstem.cli.paths import DIRECTORY
-from mainstem.cli.target import data_directory, probe
+from mainstem.cli.target import data_directory, master_option, probe
 from mainstem.client.connection import Connection, load_security
 from mainstem.core import UserError
 from mainstem.core.logging import configure
@@ -21,9 +21,16 @@ from mainstem.core.process import die_with_parent
 @click.option("--bootstrap", metavar="HOST:PORT", help="Run on this Kafka instead of a log of our own.")
 @click.option("--listen", metavar="HOST:PORT", help="Address of our own log [default: 127.0.0.1:9092].")
 @click.option("--gateway", metavar="HOST:PORT", help="Address of registry and collector [default: 127.0.0.1:9600].")
+@master_option
 @log_level_option("warning")
 def up(
-    project: Path, data: Path | None, bootstrap: str | None, listen: str | None, gateway: str | None, log_level: str
+    project: Path,
+    data: Path | None,
+    bootstrap: str | None,
+    listen: str | None,
+    gateway: str | None,
+    master: str | None,
+    log_level: str,
 ) -> None:
     """Start the log, the gateway, sources, jobs and destinations of PROJECT, and keep them running.
 
@@ -71,6 +78,7 @@ def up(
         bootstrap=bootstrap,
         listen=listen,
         gateway=gateway,
+        master=master,
         on_ready=ready,
         on_change=changed,
         on_news=news,

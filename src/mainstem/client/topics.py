@@ -246,6 +246,11 @@ def what_can_be_lost(name: str, settings: Mapping[str, str]) -> str | None:
     )
 
 
+def brokers(connection: Connection) -> list[tuple[str, int]]:
+    """Host and port of each broker that is up, as clients are told them."""
+    return sorted((each.host, each.port) for each in _metadata(connection).brokers.values())
+
+
 def list_topics(connection: Connection) -> dict[str, TopicDescription]:
     """Every topic by name, internal ones included."""
     topics = _metadata(connection).topics

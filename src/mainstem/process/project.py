@@ -105,6 +105,8 @@ class JobConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         state_partitions: in how many parts the job's state is kept; where that changes, the next start moves it.
         checkpoint_in_log: keep a copy of the job's checkpoint in the log, for `mainstem job restore` where its disk is
             lost. A job without state needs none.
+        application: the Spark application that the job runs in, with those that name the same one; empty: the one that
+            all others share. `[spark.applications.NAME]` has its settings.
         spark: settings of the job's Spark session.
     """
 
@@ -115,6 +117,7 @@ class JobConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batch_timeout_seconds: Annotated[int, Meta(ge=1)] = 3600
     state_partitions: Annotated[int, Meta(ge=1)] = 4
     checkpoint_in_log: bool = False
+    application: str = ""
     spark: dict[str, str] = {}
 
     @property
@@ -126,6 +129,10 @@ class JobConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             check_interval(self.every)
         if self.version and not is_topic_name(self.version):  # a part of the output's name, and of a directory's
             raise ValueError(f"expected letters, digits, '.', '_' and '-' in a version, found {self.version!r}")
+        if self.application and not is_topic_name(self.application):  # a part of a directory's name
+            raise ValueError(
+                f"expected letters, digits, '.', '_' and '-' in an application, found {self.application!r}"
+            )
 
 
 class Input(msgspec.Struct, frozen=True):

@@ -7,13 +7,14 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from mainstem.core import UserError
+from mainstem.core.causes import one_line
 from mainstem.process.class_archive import archive_path, use_archive
 from mainstem.process.jars import spark_jars
 from mainstem.process.java import find_java
@@ -25,31 +26,74 @@ if TYPE_CHECKING:
     from mainstem.process.project import JobConfig
 
 
+class ApplicationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Table `[spark.applications.NAME]`: what is otherwise for the jobs with `application = "NAME"`. They have a driver
+    process, and so a Spark application, of their own.
+
+    Attributes:
+        master: empty: that of `[spark]`.
+        driver_memory: empty: that of `[spark]`.
+        settings: laid over those of `[spark]`.
+    """
+
+    master: str = ""
+    driver_memory: str = ""
+    settings: dict[str, str] = {}
+
+    def __post_init__(self) -> None:
+        if self.master:
+            check_master(self.master)
+        _check_settings(self.settings)
+
+
 class SparkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Table `[spark]`: one driver process for all jobs of one version of the code.
+    """Table `[spark]`: one driver process for all jobs of one version of the code that name no `application`.
 
     Attributes:
         master: where the jobs run: `local[N]` for N tasks at a time on this machine, best twice its cores or more:
-            short tasks wait for long ones otherwise; `spark://HOST:PORT` for a cluster.
+            short tasks wait for long ones otherwise; `spark://HOST:PORT` or `k8s://https://HOST:PORT` for a cluster
+            (docs/clusters.md).
         driver_memory: heap of the driver's JVM; with `local[N]` it does all the work.
         log_level: of Spark's own log, as log4j names them.
         settings: anything else that Spark knows; what exactly-once rests on cannot be overridden.
+        applications: tables `[spark.applications.NAME]`.
     """
 
     master: str = "local[4]"
     driver_memory: str = "1g"
     log_level: str = "ERROR"
     settings: dict[str, str] = {}
+    applications: dict[str, ApplicationConfig] = {}
 
     def __post_init__(self) -> None:
-        if not _MASTER.fullmatch(self.master):
-            raise ValueError(f"master = {self.master!r}: expected local[N], spark://HOST:PORT or another of Spark's")
-        for key, value in self.settings.items():
-            if reason := _contradiction(key, value):
-                raise ValueError(f"settings: {reason}")
+        check_master(self.master)
+        _check_settings(self.settings)
+
+    def of(self, application: str, master: str | None = None) -> "SparkConfig":
+        """What an application is started with; `master` is that of the command line, which goes before both tables."""
+        own = self.applications.get(application, ApplicationConfig())
+        return msgspec.structs.replace(
+            self,
+            master=master or own.master or self.master,
+            driver_memory=own.driver_memory or self.driver_memory,
+            settings=self.settings | own.settings,
+        )
 
 
 _MASTER = re.compile(r"local|local(-cluster)?\[[\d*, ]+\]|yarn|(spark|k8s)://.+")
+
+
+def check_master(master: str) -> None:
+    """Raises ValueError: it is none that Spark knows."""
+    if not _MASTER.fullmatch(master):
+        raise ValueError(f"master = {master!r}: expected local[N], spark://HOST:PORT or another of Spark's")
+
+
+def _check_settings(settings: Mapping[str, str]) -> None:
+    for key, value in settings.items():
+        if reason := _contradiction(key, value):
+            raise ValueError(f"settings: {reason}")
+
 
 RULES = {
     # A broker recognises a duplicate batch by its sequence range only: a second attempt of a task with other rows would
@@ -114,8 +158,11 @@ _AVRO_LIMITS = " ".join(
     for what, most in (("bytes", 64), ("string", 64), ("collectionItems", 16))
 )
 _WORKERS_PATH = "spark.executorEnv.PYTHONPATH"
+_WORKERS_PYTHON = "spark.pyspark.python"
 IMPORTS = "spark.mainstem.imports"
 """A setting of our own: `worker_imports` of a session that `start_session` gave."""
+CLAIMS_PORT = "spark.mainstem.claims.port"
+"""Another one: the first of the ports on which the driver answers the tasks of its jobs, one a job; any unless set."""
 _LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -149,7 +196,8 @@ def start_session(name: str, config: SparkConfig, *, directory: Path) -> "SparkS
         options = [*_LATE_C2, _DEEP, temporary, *(use_archive(archive) if archive.is_file() else ())]
         settings[_JAVA_OPTIONS] += f" {shlex.join(options)}"
     os.environ["JAVA_HOME"] = str(java.home)
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = workers_python(config)
     if is_local(config.master):
         os.environ["SPARK_HOME"] = str(spark_home())
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -164,15 +212,24 @@ def start_session(name: str, config: SparkConfig, *, directory: Path) -> "SparkS
     try:
         session = builder.getOrCreate()
     except Exception as error:  # of several kinds, by where it failed: in Java's own start, or in Spark's
-        reason = str(error).strip().partition("\n")[0]
+        is_there = "" if is_local(config.master) else f"does a cluster of this Spark answer at {config.master}? "
         raise SparkNotStarted(
-            f"Spark did not start: {reason}",
-            hint=f"Java says why in the lines before; [spark] has master = {config.master!r}, driver_memory = "
+            f"Spark did not start: {one_line(error)}",
+            hint=f"{is_there}Java says why in the lines before; [spark] has master = {config.master!r}, driver_memory = "
             f"{config.driver_memory!r} and {len(config.settings)} settings of its own",
         ) from error
     session.sparkContext.setLogLevel(config.log_level)
     check_rules(session.sparkContext.getConf().get)
     return session
+
+
+def workers_python(config: SparkConfig, environment: Mapping[str, str] = os.environ) -> str:
+    """The Python that Spark's workers are: on this machine the one that runs this. On others, and in an image, it may
+    lie elsewhere. Spark reads the setting in `spark-submit` only, which is not what starts a driver here.
+    """
+    if is_local(config.master):
+        return sys.executable
+    return config.settings.get(_WORKERS_PYTHON) or environment.get("PYSPARK_PYTHON") or sys.executable
 
 
 def session_settings(config: SparkConfig, directory: Path, jars: Sequence[Path]) -> dict[str, str]:
@@ -227,9 +284,16 @@ def job_session(spark: "SparkSession", job: str, config: "JobConfig") -> "SparkS
 
 
 def has_ended(spark: "SparkSession") -> bool:
-    """Whether the JVM behind a session that `start_session` gave has ended."""
-    gateway: Any = spark.sparkContext._gateway
-    return gateway.proc.poll() is not None
+    """Whether the JVM behind a session that `start_session` gave has ended, or its application: a cluster may end that,
+    whose driver goes on without being able to do anything.
+    """
+    context: Any = spark.sparkContext
+    if context._gateway.proc.poll() is not None:
+        return True
+    try:
+        return bool(context._jsc.sc().isStopped())
+    except Exception:  # it has ended meanwhile
+        return True
 
 
 def stop_session(spark: "SparkSession") -> int:
@@ -239,6 +303,18 @@ def stop_session(spark: "SparkSession") -> int:
     gateway.shutdown()
     gateway.proc.stdin.close()  # the JVM ends when nobody holds the other end
     return int(gateway.proc.wait())
+
+
+def driver_place(spark: "SparkSession") -> tuple[str, str, int]:
+    """Where tasks find the driver: the host that they are told, the address that it binds, and the first port; 0: any.
+
+    The two differ where the driver lies behind a name or an address that its own machine does not have, as in a pod.
+    """
+    if is_local(str(spark.sparkContext.master)):
+        return "127.0.0.1", "127.0.0.1", 0
+    conf = spark.sparkContext.getConf()
+    host = str(conf.get("spark.driver.host"))
+    return host, str(conf.get("spark.driver.bindAddress", host)), int(str(conf.get(CLAIMS_PORT, "0")))
 
 
 def is_local(master: str) -> bool:

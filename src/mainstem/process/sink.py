@@ -26,7 +26,7 @@ from mainstem.core.logging import get_logger
 from mainstem.process.checkpoint_copy import CheckpointCopy
 from mainstem.process.murmur2 import partition_by
 from mainstem.process.reading import BooksMissing, metrics_of
-from mainstem.process.session import check_rules, is_local
+from mainstem.process.session import check_rules, driver_place
 from mainstem.process.sink_commit import BatchCommitter, JobIdentity, TaskOutput, TaskPlan
 from mainstem.process.sink_decision import Decision, SinkRefused
 from mainstem.process.sink_direct import ORDER, FewRows, OutputTopic
@@ -90,11 +90,10 @@ class BatchSink:
         spark = spark or SparkSession.active()
         check_rules(spark.sparkContext.getConf().get)
         if self._committer is None:
-            host = "127.0.0.1" if is_local(str(spark.sparkContext.master)) else spark.conf.get("spark.driver.host")
             self._committer = BatchCommitter(
                 self._job,
                 self._connection,
-                claims_host=str(host),
+                claims=driver_place(spark),
                 transaction_timeout_ms=self._timeout_ms,
                 copy=self._copy,
                 trace=self._trace,

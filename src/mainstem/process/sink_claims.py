@@ -10,6 +10,7 @@ transaction: whoever made the first may have written already.
              int32 sequence, or -1: refused  ->
 """
 
+import errno
 import hmac
 import secrets
 import socket
@@ -31,6 +32,7 @@ _REFUSED = -1
 _LONGEST = 4096  # bytes of a claim: a topic's name has 249 at most
 _TIMEOUT_SECONDS = 90.0  # a grant may have to ask the coordinator first
 _PAUSE_SECONDS = 0.1
+_PORTS = 100  # behind the first, that are tried
 
 log = get_logger()
 
@@ -52,10 +54,16 @@ class ClaimsAddress(msgspec.Struct, frozen=True):
 
 
 class ClaimsServer:
-    """The driver's side: a thread that answers claims while the driver lives."""
+    """The driver's side: a thread that answers claims while the driver lives.
 
-    def __init__(self, host: str = "127.0.0.1") -> None:
-        self._listener = socket.create_server((host, 0), backlog=64)
+    Args:
+        host: what tasks are told.
+        bind: the address to listen at; `host` unless given.
+        port: the first to try, where a firewall lets some through; 0: any that is free.
+    """
+
+    def __init__(self, host: str = "127.0.0.1", *, bind: str = "", port: int = 0) -> None:
+        self._listener = _listen(bind or host, port)
         self.address = ClaimsAddress(host, self._listener.getsockname()[1], secrets.token_bytes(32))
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -120,6 +128,18 @@ class ClaimsServer:
                 connection.sendall(_INT.pack(self.decide(claim)))
             except (OSError, msgspec.DecodeError):
                 return  # the task is gone or speaks something else: it gets no grant
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    last = port + _PORTS if port else port
+    while True:
+        try:
+            return socket.create_server((address, port), backlog=64, family=family)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or port >= last:
+                raise
+            port += 1
 
 
 def send_claim(address: ClaimsAddress, claim: Claim) -> int:

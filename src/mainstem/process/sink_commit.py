@@ -73,7 +73,7 @@ class BatchCommitter:
         job: JobIdentity,
         connection: Connection,
         *,
-        claims_host: str = "127.0.0.1",
+        claims: tuple[str, str, int] = ("127.0.0.1", "", 0),
         transaction_timeout_ms: int = 60_000,
         clock: Clock | None = None,
         copy: "CheckpointCopy | None" = None,
@@ -96,7 +96,8 @@ class BatchCommitter:
             timeout_hint=f"give transactions more time: transaction_timeout_seconds under [jobs.{job.job}]",
             trace=trace,
         )
-        self._claims = ClaimsServer(claims_host)
+        host, bind, port = claims
+        self._claims = ClaimsServer(host, bind=bind, port=port)
 
     def open(self) -> Marker | None:
         """Fence, then read the marker. In this order: after the fence no older transaction can still commit.

@@ -3,13 +3,14 @@
     <data>/jobs/<job>@<version>/job.json   what it was first started with, for life
     <data>/jobs/<job>@<version>/asked.json from which code it is to be started, by the `up` that runs or the next
     <data>/jobs/<job>@<version>/retired    it never runs again
+    <data>/jobs/<job>@<version>/running    locked by the process that runs it
 
 The code itself, and how it is frozen: `frozen`.
 """
 
 import glob
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from mainstem.client.internal import job_key
 from mainstem.core import Clock, CorruptData, UserError
 from mainstem.core.config import PROJECT_FILE
 from mainstem.core.files import make_directory, write_atomically
+from mainstem.core.locks import DirectoryInUse, DirectoryLock, is_held
 from mainstem.core.prepared import prepared
 from mainstem.process.another_version import instead_of_retired
 from mainstem.process.frozen import changed_since, check_whole, freeze, version_directory
@@ -29,6 +31,8 @@ FIRST = "1"
 ASKED_FILE = "asked.json"
 RETIRED_FILE = "retired"
 """The file that says of a version's home that it never runs again."""
+RUNNING_LOCK = "running"
+"""The lock in a version's home that the process holds which runs it."""
 
 
 class Fixed(msgspec.Struct, frozen=True):
@@ -183,15 +187,24 @@ def with_versions(project: Project, data: Path | None) -> Project:
     return msgspec.structs.replace(project, job_configs=project.job_configs | named)
 
 
+def application_of(settings: Mapping[str, JobConfig], job: str) -> str:
+    """The Spark application that the settings give a job; "" is that of all others, and of those that have none."""
+    return settings.get(job, JobConfig()).application
+
+
 class Assignment(msgspec.Struct, frozen=True):
-    """What one driver process runs: jobs, each with its version's name, that share a version of the code."""
+    """What one driver process runs: jobs, each with its version's name, that share a version of the code and an
+    application.
+    """
 
     sha: str
     jobs: tuple[tuple[str, str], ...]
+    application: str = ""
 
 
 def assignments(directory: Path, data: Path, clock: Clock) -> list[Assignment]:
-    """Which jobs run from which code: one driver process each, that of the project as it is now first.
+    """Which jobs run from which code, and in which application: one driver process each, those of the project as it is
+    now first.
 
     A version of a job that was started once goes on with the code it was started with, until it is retired; one
     that was asked for starts with its own; what is new in the project runs from the code as it is now. Other code is
@@ -219,8 +232,11 @@ def assignments(directory: Path, data: Path, clock: Clock) -> list[Assignment]:
         code[each.job, each.version] = each.sha
     if current.sha in code.values():
         check_whole(project, current)
-    shas = sorted(set(code.values()), key=lambda sha: (sha != current.sha, sha))
-    return [Assignment(sha, tuple(job for job, of in code.items() if of == sha)) for sha in shas]
+    drivers: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for job, sha in code.items():
+        drivers.setdefault((sha, application_of(project.job_configs, job[0])), []).append(job)
+    ordered = sorted(drivers, key=lambda each: (each[0] != current.sha, *each))
+    return [Assignment(sha, tuple(drivers[sha, name]), name) for sha, name in ordered]
 
 
 class Edited(msgspec.Struct, frozen=True):
@@ -289,3 +305,22 @@ def left_over(project: Project, data: Path) -> list[LeftOver]:
 def is_retired(data: Path, job: str, version: str) -> bool:
     """Whether this version was retired here: its directory says so, whether or not the log answers."""
     return (data / "jobs" / job_key(job, version) / RETIRED_FILE).exists()
+
+
+def run_alone(data: Path, job: str, version: str) -> DirectoryLock:
+    """The right to run a version, until it is released or this process ends. Two that ran it would take it from each
+    other, in turn: each fences the other one when it starts.
+
+    Raises:
+        DirectoryInUse: another process runs it.
+    """
+    try:
+        return DirectoryLock(data / "jobs" / job_key(job, version), RUNNING_LOCK)
+    except DirectoryInUse as error:
+        hint = "a version runs in one process at a time: stop that one, or leave this job out here"
+        raise DirectoryInUse(f"job {job_key(job, version)} runs already: {error}", hint=hint) from None
+
+
+def is_running(data: Path, job: str, version: str) -> bool:
+    """Whether a process runs this version, on this data directory."""
+    return is_held(data / "jobs" / job_key(job, version), RUNNING_LOCK)

@@ -144,6 +144,20 @@ def check_topics(project: Project, path: Path) -> None:
             raise BadSetting(f"{path / PROJECT_FILE}: [topics.{name}]: {error}", hint=error.hint) from error
 
 
+def check_applications(project: Project, config: NodeConfig, path: Path) -> None:
+    """Refuse the settings of an application that no job of the project at `path` runs in: they would mean nothing.
+
+    Raises:
+        BadSetting: the message names the file and the table.
+    """
+    named = {each.application for each in project.job_configs.values()} - {""}
+    for name in config.spark.applications.keys() - named:
+        raise BadSetting(
+            f"{path / PROJECT_FILE}: [spark.applications.{name}]: no job has application = {name!r}",
+            hint=f"jobs name {', '.join(sorted(named)) or 'none'}; set it under [jobs.NAME]",
+        )
+
+
 def table_directories(config: NodeConfig, data: Path) -> dict[str, Path]:
     """Where each lakehouse keeps its tables, by its name: `path`, else a directory of the data directory.
 

@@ -5,18 +5,28 @@ Its jobs are told as failed then, and tried again; all else goes on, since the c
 that runs. Only code with a job that has never run stops the start: somebody has just written it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mainstem.client.internal import job_key
 from mainstem.core import Clock, CorruptData, MainstemError, SystemClock, UserError
+from mainstem.core.config import BadSetting
+from mainstem.core.locks import DirectoryInUse, DirectoryLock
 from mainstem.core.logging import get_logger
 from mainstem.core.task import TaskState
 from mainstem.process.frozen import Version, load_version, open_version, version_directory
-from mainstem.process.project import Project, project_name
+from mainstem.process.project import JobConfig, Project, project_name
 from mainstem.process.retries import Retries
-from mainstem.process.versions import asked_versions, is_bound, is_retired, jobs_of
+from mainstem.process.versions import (
+    application_of,
+    asked_versions,
+    is_bound,
+    is_retired,
+    is_running,
+    jobs_of,
+    run_alone,
+)
 
 if TYPE_CHECKING:
     from mainstem.process.run import JobDriver
@@ -38,6 +48,8 @@ class FrozenJobs:
         code: hash of the frozen code.
         jobs: (name, version) of those to run.
         project: where the project is now; where it was frozen unless given.
+        application: that they run in; what is asked for later is taken on if it runs there too.
+        settings: gives `[jobs]` of the project as it is now.
         clock: what the pauses between two tries to load the code are measured with.
     """
 
@@ -48,12 +60,18 @@ class FrozenJobs:
         jobs: Sequence[tuple[str, str]],
         *,
         project: Path | None = None,
+        application: str = "",
+        settings: Callable[[], Mapping[str, JobConfig]] = dict,
         clock: Clock | None = None,
     ) -> None:
         self.driver: JobDriver | None = None
         self._data, self._code = data, code
-        # A driver that is started again also has what it was given since its first start.
-        self.jobs = tuple(dict.fromkeys([*jobs, *jobs_of(data, code)]))
+        self._application, self._settings = application, settings
+        # A driver that is started again also has what it was given since its first start. Where the settings have given
+        # a job to another application since, it may run there: who has it keeps it.
+        own = (job for job in self._mine(jobs_of(data, code)) if not is_running(data, *job))
+        self.jobs = tuple(dict.fromkeys([*jobs, *own]))
+        self._alone: dict[tuple[str, str], DirectoryLock] = {}
         self._next_look = 0.0
         self._project = project
         self._clock = clock or SystemClock()
@@ -72,7 +90,9 @@ class FrozenJobs:
         Raises:
             BadDeclaration, BadSetting, CorruptData: it cannot be loaded, and a job of it has never run.
             CodeLost: it does not have a job that has never run.
+            DirectoryInUse: another process runs one of the jobs.
         """
+        self._hold()
         try:
             version = open_version(self._data, self._code, self._project)
             project = load_version(version)
@@ -84,6 +104,7 @@ class FrozenJobs:
             self._loaded = version, project
         except MainstemError as error:
             if self._is_new():
+                self._let_go()
                 raise
             self._fail(error)
 
@@ -121,6 +142,7 @@ class FrozenJobs:
         """Stop the jobs in order."""
         if self.driver is not None:
             self.driver.stop()
+        self._let_go()
 
     @property
     def states(self) -> list[TaskState]:
@@ -137,13 +159,43 @@ class FrozenJobs:
         text = f"{len(self.driver.running)} jobs running, {waiting} waiting for their inputs"
         return f"{text}, {failed} failed" if failed else text
 
+    def _mine(self, jobs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Those of some jobs that run in this application."""
+        found = list(jobs)
+        settings = self._settings() if found else {}
+        return [job for job in found if application_of(settings, job[0]) == self._application]
+
+    def _hold(self) -> None:
+        try:
+            for job in self.jobs:
+                if job not in self._alone and not is_retired(self._data, *job):
+                    self._alone[job] = run_alone(self._data, *job)
+        except DirectoryInUse:
+            self._let_go()
+            raise
+
+    def _take(self, job: tuple[str, str]) -> bool:
+        """Whether nobody else runs a version: an application that was asked for it before the settings were edited has
+        it, and goes on with it.
+        """
+        try:
+            self._alone[job] = run_alone(self._data, *job)
+        except DirectoryInUse:
+            return False
+        return True
+
+    def _let_go(self) -> None:
+        for lock in self._alone.values():
+            lock.release()
+        self._alone.clear()
+
     def _take_on(self) -> None:
         try:
-            new = [(each.job, each.version) for each in asked_versions(self._data) if each.sha == self._code]
-        except CorruptData as error:  # a file of another job, maybe: `up` says so at its next start
+            asked = [(each.job, each.version) for each in asked_versions(self._data) if each.sha == self._code]
+            new = [each for each in self._mine(each for each in asked if each not in self.jobs) if self._take(each)]
+        except (BadSetting, CorruptData) as error:  # a file of another job, maybe: `up` says so at its next start
             log.warning("asked_versions_unreadable", reason=str(error))
             return
-        new = [each for each in new if each not in self.jobs]
         if not new:
             return
         self.jobs += tuple(new)

@@ -35,13 +35,14 @@ def planned_now(project: Path, data: Path, kafka: str | None) -> "Plan":
     from mainstem.process.topics import losses, settings_of_topics
     from mainstem.registry.client import Registry
     from mainstem.registry.kept import KeptSchemas
-    from mainstem.standalone.config import check_topics, load_config, table_directories
+    from mainstem.standalone.config import check_applications, check_topics, load_config, table_directories
     from mainstem.standalone.ends import with_ends
     from mainstem.standalone.state import check_project, is_up, load, marker_file
 
     config = load_config(project)
     table_directories(config, data)
     loaded = load_project(project)
+    check_applications(loaded, config, project)
     if marker_file(data).exists():
         check_project(data, project, loaded.name)
     state, security = load(data), load_security(project)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -25,11 +26,16 @@ from mainstem.standalone.lakehouses import LockedLakehouse, WithViews
 from mainstem.standalone.state import LAYOUT
 from mainstem.standalone.supervisor import unfailing
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 log = get_logger()
+
+_ENDED = "Spark: its Java process has ended, or its application"
 
 
 class JavaEnded(Retriable):
-    """The JVM of Spark was killed, or ran out of memory."""
+    """The JVM of Spark was killed, or ran out of memory, or the cluster has ended its application."""
 
 
 def stop_on_signals() -> threading.Event:
@@ -138,9 +144,18 @@ def run_serve(project: Path, bootstrap: str, data: Path, node: str) -> None:
 
 
 def run_spark(
-    project: Path, bootstrap: str, gateway: str, data: Path, code: str, jobs: Sequence[tuple[str, str]], *, tables: bool
+    project: Path,
+    bootstrap: str,
+    gateway: str,
+    data: Path,
+    code: str,
+    jobs: Sequence[tuple[str, str]],
+    *,
+    tables: bool,
+    application: str = "",
+    master: str | None = None,
 ) -> None:
-    """The jobs that run from one version of the project's code, on one Spark driver.
+    """Jobs that run from one version of the project's code in one Spark application, whose driver this process is.
 
     Spark starts while the processes that the jobs need do the same; their supervisor then says when to go on.
 
@@ -152,20 +167,36 @@ def run_spark(
         code: hash of the frozen code.
         jobs: (name, version) of those to run.
         tables: keep the lakehouse too.
+        application: its name; "" is that of all jobs without one.
+        master: where they run, instead of what the settings say.
 
     Raises:
         BadDeclaration, BadSetting, CorruptData: a job that has never run cannot run.
-        DirectoryInUse: another process runs this code from `data`.
+        DirectoryInUse: another process runs this code from `data` in this application, or one of the jobs.
         JavaEnded: Spark's own process ended, or not well when it was stopped.
     """
     end_on_signals()  # Spark takes long to start, and nobody could break that off; its Java process ends with us
-    # A second one would delete the first one's scratch files, and each would take the jobs from the other, in turn.
-    with DirectoryLock(data / "spark" / code):
-        _drive(project, bootstrap, gateway, data, code, jobs, tables=tables)
+    # A second one would delete the first one's scratch files.
+    with DirectoryLock(data / LAYOUT["spark"] / _place(code, application)):
+        _drive(project, bootstrap, gateway, data, code, jobs, tables=tables, application=application, master=master)
+
+
+def _place(code: str, application: str) -> str:
+    """What the files of a driver are called."""
+    return f"{code}.{application}" if application else code
 
 
 def _drive(
-    project: Path, bootstrap: str, gateway: str, data: Path, code: str, jobs: Sequence[tuple[str, str]], *, tables: bool
+    project: Path,
+    bootstrap: str,
+    gateway: str,
+    data: Path,
+    code: str,
+    jobs: Sequence[tuple[str, str]],
+    *,
+    tables: bool,
+    application: str,
+    master: str | None,
 ) -> None:
     from mainstem.connect.sinks.delta import Lakehouse
     from mainstem.connect.sinks.delta_views import Views
@@ -180,14 +211,17 @@ def _drive(
 
     config = load_config(project)
     connection = Connection(bootstrap, config.security)
-    settings = load_job_configs(project)
-    running = FrozenJobs(data, code, jobs, project=project)
+    settings, read_settings = load_job_configs(project), partial(load_job_configs, project)
+    running = FrozenJobs(data, code, jobs, project=project, application=application, settings=read_settings)
     running.load()
-    home = data / "spark" / code
-    spark = start_session(running.name, config.spark, directory=home)
+    home = data / LAYOUT["spark"] / _place(code, application)
+    name = f"{running.name} {application}".rstrip()
+    spark = start_session(name, config.spark.of(application, master), directory=home)
     if not wait_for_go():
         stop_session(spark)
         return
+    places = table_directories(config, data) if tables else {}
+    _check_executors(spark, connection, [home, *places.values()])
     stop = stop_on_signals()
     registry = Registry(f"http://{gateway}")
 
@@ -195,7 +229,7 @@ def _drive(
         link_for_workers(version.places, worker_imports(home))
         return JobDriver(spark, frozen, version, connection, registry, data, jobs=running.jobs, settings=settings)
 
-    tell = unfailing(TasksWriter(data, os.getpid(), f"spark-{code}").save)
+    tell = unfailing(TasksWriter(data, os.getpid(), f"spark-{_place(code, application)}").save)
     # A bad destination lags only itself: it is started again by itself, and the jobs go on.
     lakehouses: list[LockedLakehouse] = []
 
@@ -204,7 +238,7 @@ def _drive(
 
     try:
         running.start(driver)
-        for name, place in table_directories(config, data).items() if tables else ():
+        for name, place in places.items():
             checkpoint, sink = data / "lakehouse" / name, config.lakehouses[name]
             lakehouse = Lakehouse(spark.newSession(), connection, place, checkpoint, sink, name=name)
             views = Views(connection, place, sink.topics, name=name)
@@ -222,14 +256,26 @@ def _drive(
                 tell(told)
     except Exception as error:
         if has_ended(spark):  # that is why it failed
-            raise JavaEnded("Spark: its Java process has ended") from error
+            raise JavaEnded(_ENDED) from error
         for end in (running.stop, *(each.stop for each in lakehouses), lambda: stop_session(spark)):
             unfailing(end)()  # another error would hide this one
         raise
     if has_ended(spark):
-        raise JavaEnded("Spark: its Java process has ended")
+        raise JavaEnded(_ENDED)
     running.stop()
     for each in lakehouses:
         each.stop()
     if exit_code := stop_session(spark):
         raise JavaEnded(f"Spark: its Java process was asked to end, and did with exit code {exit_code}")
+
+
+def _check_executors(spark: "SparkSession", connection: Connection, places: Sequence[Path]) -> None:
+    """`check_executors`; stops Spark where they cannot run the jobs."""
+    from mainstem.process.executors import check_executors
+    from mainstem.process.session import stop_session
+
+    try:
+        check_executors(spark, connection, places)
+    except Exception:
+        unfailing(stop_session)(spark)
+        raise

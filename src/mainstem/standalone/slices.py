@@ -22,6 +22,7 @@ def run_slice(
     wanted: Slice,
     *,
     version: str | None = None,
+    master: str | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> SliceResult:
     """Run a slice of a job, unless it is there.
@@ -35,6 +36,7 @@ def run_slice(
         wanted: the slice.
         version: of the job; None: version 1 where the job runs on demand only, otherwise `slices`, beside those that
             run by themselves.
+        master: where it runs, instead of what the settings say.
         tell: is called with what its user should know.
 
     Raises:
@@ -42,6 +44,7 @@ def run_slice(
         DirectoryInUse: another slice of the version runs.
         JobFailed: the function failed; nothing of the slice is visible.
     """
+    from mainstem.process.executors import check_executors
     from mainstem.process.imports import link_for_workers, stop_importing
     from mainstem.process.run import JobDriver
     from mainstem.process.session import start_session, stop_session, worker_imports
@@ -73,11 +76,13 @@ def run_slice(
     with DirectoryLock(scratch):
         own = load_version(frozen)
         link_for_workers(frozen.places, worker_imports(scratch))
-        spark = start_session(f"{own.name} {job}", load_config(project).spark, directory=scratch)
+        settings = load_config(project).spark.of(config.application, master)
+        spark = start_session(f"{own.name} {job}", settings, directory=scratch)
         try:
+            check_executors(spark, connection, [scratch])
             registry = Registry(gateway)
-            settings = load_job_configs(project)
-            driver = JobDriver(spark, own, frozen, connection, registry, data, jobs=[(job, version)], settings=settings)
+            configs = load_job_configs(project)
+            driver = JobDriver(spark, own, frozen, connection, registry, data, jobs=[(job, version)], settings=configs)
             return SliceRunner(driver.bind(job), spark, connection, registry).run(wanted)
         finally:
             stop_session(spark)

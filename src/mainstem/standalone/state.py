@@ -15,8 +15,8 @@ has left of it.
      "started_at": 1760000000.0, "options": ["--gateway", "127.0.0.1:9600"],
      "children": [{"name": "log", "state": "running", "pid": 4712, ...}]}
 
-It is a hint: whether `up` runs is told by the lock beside it. It stays when `up` ends: `options` are the addresses as
-they were given, so that others can say how the same node is started again.
+It is a hint: whether `up` runs is told by the lock beside it. It stays when `up` ends: `options` are the addresses and
+the master as they were given, so that others can say how the same node is started again.
 """
 
 import contextlib

@@ -56,6 +56,7 @@ class ChildSpec(msgspec.Struct, frozen=True):
             others go on.
         early: it is started at once and prepares itself; the line on its stdin that `core.process.wait_for_go` waits
             for comes when the one before it is ready.
+        behind: waits for this one instead of the one before it.
     """
 
     name: str
@@ -65,6 +66,7 @@ class ChildSpec(msgspec.Struct, frozen=True):
     stop_within_s: float = 20.0
     early: bool = False
     vital: bool = True
+    behind: str = ""
 
 
 class ChildState(msgspec.Struct):
@@ -201,7 +203,7 @@ class Supervisor:
 
     async def _keep_running(self, index: int) -> None:
         spec, state = self._specs[index], self._states[self._specs[index].name]
-        before = self._specs[index - 1].name if index else None
+        before = spec.behind or (self._specs[index - 1].name if index else None)
         try:
             with contextlib.suppress(_Stopping):
                 if before is not None and not spec.early:

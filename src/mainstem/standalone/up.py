@@ -10,7 +10,8 @@ import asyncio
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -28,11 +29,12 @@ from mainstem.process import Project, load_project
 from mainstem.process.frozen import code_hash, freeze
 from mainstem.process.installed import other_packages
 from mainstem.process.jars import absent_jars, spark_jars
+from mainstem.process.project import load_job_configs
 from mainstem.process.retire import Marks, finish_retired
 from mainstem.process.topics import losses, other_settings, settings_of_topics
-from mainstem.process.versions import asked_versions, assignments, edited, left_over
+from mainstem.process.versions import Assignment, application_of, asked_versions, assignments, edited, left_over
 from mainstem.serve.config import node_names
-from mainstem.standalone.config import NodeConfig, check_topics, load_config, table_directories
+from mainstem.standalone.config import NodeConfig, check_applications, check_topics, load_config, table_directories
 from mainstem.standalone.declare import declare_topics
 from mainstem.standalone.disks import DiskAlarm
 from mainstem.standalone.doctor import check_extra
@@ -76,7 +78,9 @@ def _concrete(address: str, what: str) -> str:
         raise BadSetting(f"{what}: {address}: {error.strerror or error}") from None
 
 
-def child_specs(project: Project, config: NodeConfig, data: Path, at: Addresses, *, own_log: bool) -> list[ChildSpec]:
+def child_specs(
+    project: Project, config: NodeConfig, data: Path, at: Addresses, *, own_log: bool, master: str | None = None
+) -> list[ChildSpec]:
     """The processes that this project needs, in the order in which they start."""
     directory = str(project.directory)
     common = ("--bootstrap", at.bootstrap, "--gateway", at.gateway, "--data", str(data))
@@ -95,47 +99,69 @@ def child_specs(project: Project, config: NodeConfig, data: Path, at: Addresses,
     if config.connects:
         specs.append(ChildSpec("connect", python("run", "connect", directory, *common)))
     current = freeze(project.directory, data, SystemClock()).sha
-    runs = [(each.sha, each.jobs) for each in assignments(project.directory, data, SystemClock())]
-    if config.lakehouses and not runs:
-        runs = [(current, ())]
-    for number, (sha, jobs) in enumerate(runs):
-        tables = bool(config.lakehouses) and number == 0
-        driver = "spark" if sha == current else f"spark-{sha[:8]}"
-        specs.append(spark_spec(project.directory, data, at, sha, jobs, tables=tables, name=driver))
+    runs = assignments(project.directory, data, SystemClock())
+    if config.lakehouses and all(each.application for each in runs):
+        runs = [Assignment(current, ()), *runs]
+    with_tables = next((each for each in runs if not each.application), None) if config.lakehouses else None
+    first = before = specs[-1].name
+    for run in runs:
+        name = _driver_name("" if run.sha == current else run.sha, run.application)
+        spec = spark_spec(project.directory, data, at, run, tables=run is with_tables, name=name, master=master)
+        # An application may wait for a cluster of its own, and the others do not wait for that.
+        specs.append(msgspec.structs.replace(spec, behind=first if run.application else before))
+        before = before if run.application else name
     return specs
+
+
+def _driver_name(sha: str, application: str) -> str:
+    """Of the process that runs the code `sha`, "" as the project is now, in an application."""
+    name = f"spark-{sha[:8]}" if sha else "spark"
+    return f"{name}.{application}" if application else name
 
 
 def spark_spec(
     project: Path,
     data: Path,
     at: Addresses,
-    sha: str,
-    jobs: Sequence[tuple[str, str]],
+    runs: Assignment,
     *,
     tables: bool = False,
     name: str | None = None,
+    master: str | None = None,
 ) -> ChildSpec:
-    """The driver of the jobs that run from the code `sha`.
+    """The driver of jobs that share a version of the code and an application.
 
     By hash and name: a driver that is started again goes on with its code and its jobs, whatever was edited meanwhile.
     """
     common = ("--bootstrap", at.bootstrap, "--gateway", at.gateway, "--data", str(data))
-    command = python("run", "spark", str(project), *common, "--code", sha)
-    command += tuple(option for job, version in jobs for option in ("--job", job_key(job, version)))
+    command = python("run", "spark", str(project), *common, "--code", runs.sha)
+    command += ("--application", runs.application) if runs.application else ()
+    command += ("--master", master) if master else ()
+    command += tuple(option for job, version in runs.jobs for option in ("--job", job_key(job, version)))
     command += ("--tables",) if tables else ()
-    return ChildSpec(name or f"spark-{sha[:8]}", command, ready_within_s=300, early=True)
+    return ChildSpec(name or _driver_name(runs.sha, runs.application), command, ready_within_s=300, early=True)
 
 
-def missing_drivers(project: Path, data: Path, at: Addresses, specs: Iterable[ChildSpec]) -> list[ChildSpec]:
-    """Drivers of versions that were asked for since `specs` were made: of code that none of them runs. That of others
-    takes them on by itself. One that does not start shall stop nothing that runs.
+def missing_drivers(
+    project: Path, data: Path, at: Addresses, specs: Iterable[ChildSpec], *, master: str | None = None
+) -> list[ChildSpec]:
+    """Drivers of versions that were asked for since `specs` were made: of code that none of them runs in their
+    application. That of others takes them on by itself. One that does not start shall stop nothing that runs.
     """
-    asked: dict[str, list[tuple[str, str]]] = {}
-    for each in asked_versions(data):
-        asked.setdefault(each.sha, []).append((each.job, each.version))
-    running = {word for spec in specs for word in spec.command}
-    found = [spark_spec(project, data, at, sha, jobs) for sha, jobs in asked.items() if sha not in running]
-    return [msgspec.structs.replace(spec, vital=False) for spec in found]
+    asked: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    versions = asked_versions(data)
+    settings = load_job_configs(project) if versions else {}
+    for each in versions:
+        asked.setdefault((each.sha, application_of(settings, each.job)), []).append((each.job, each.version))
+    running = {(_option(spec, "--code"), _option(spec, "--application")) for spec in specs}
+    missing = [Assignment(sha, tuple(jobs), name) for (sha, name), jobs in asked.items() if (sha, name) not in running]
+    found = [spark_spec(project, data, at, each, master=master) for each in missing]
+    return [msgspec.structs.replace(spec, vital=False, behind="gateway") for spec in found]
+
+
+def _option(spec: ChildSpec, name: str) -> str:
+    """What a child's command gives for an option; "" without it."""
+    return next((value for option, value in pairwise(spec.command) if option == name), "")
 
 
 def check_same_log(data: Path, bootstrap: str | None, found: str) -> None:
@@ -174,6 +200,7 @@ def up(
     bootstrap: str | None = None,
     listen: str | None = None,
     gateway: str | None = None,
+    master: str | None = None,
     on_ready: Callable[[UpState], None] = lambda _: None,
     on_change: Callable[[list[ChildState]], None] = lambda _: None,
     on_news: Callable[[str], None] = lambda _: None,
@@ -186,6 +213,7 @@ def up(
         bootstrap: a Kafka to run on; None starts our own log.
         listen: address of our own log, instead of the settings'.
         gateway: address of the gateway, instead of the settings'.
+        master: where the jobs run, instead of the settings'.
         on_ready: called once, when everything runs.
         on_change: called with the state of all processes whenever one changes.
         on_news: called with a line when a source or sink waits, has failed, or works again, and when a disk is nearly
@@ -207,6 +235,7 @@ def up(
     project = load_project(path)
     if bootstrap is None:
         check_topics(project, path)
+    check_applications(project, config, path)
     with DirectoryLock(data):
         claim_directory(data)
         owner = bind_project(data, project.directory, project.name).id
@@ -216,8 +245,8 @@ def up(
             check_same_log(data, None, "")
         at = choose_addresses(config, bootstrap, listen, gateway)
         state = UpState(os.getpid(), str(project.directory), at.bootstrap, at.gateway_url, time.time())
-        given = {"--bootstrap": bootstrap, "--listen": listen, "--gateway": gateway}
-        state.options = [text for option, address in given.items() if address for text in (option, address)]
+        given = {"--bootstrap": bootstrap, "--listen": listen, "--gateway": gateway, "--master": master}
+        state.options = [text for option, value in given.items() if value for text in (option, value)]
 
         write, tell = unfailing(lambda: save(data, state)), unfailing(on_change)
 
@@ -245,7 +274,7 @@ def up(
 
         marks = Marks(data)  # of these `declare` takes care
         forget_tasks(data)
-        specs = child_specs(project, config, data, at, own_log=bootstrap is None)
+        specs = child_specs(project, config, data, at, own_log=bootstrap is None, master=master)
         if any(spec.early for spec in specs) and absent_jars():
             spark_jars()  # here, where its progress is seen: a driver has only so long to start
         news = (*edited(project, data, code_hash(project.directory)), *left_over(project, data), *other_packages(data))
@@ -257,7 +286,7 @@ def up(
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(_announce(supervisor, unfailing(lambda: on_ready(state))))
                 told = [tasks.create_task(_follow_tasks(supervisor, data, unfailing(on_news)))]
-                told.append(tasks.create_task(_follow_asked(supervisor, project.directory, data, at, specs)))
+                told.append(tasks.create_task(_follow_asked(supervisor, project.directory, data, at, specs, master)))
                 told.append(tasks.create_task(follow_marks(marks, Connection(at.bootstrap, config.security))))
                 alarm = DiskAlarm()
                 told += [tasks.create_task(watch_disk(alarm, each, unfailing(on_news))) for each in disks]
@@ -286,12 +315,12 @@ async def _follow_tasks(supervisor: Supervisor, data: Path, tell: Callable[[str]
 
 
 async def _follow_asked(
-    supervisor: Supervisor, project: Path, data: Path, at: Addresses, specs: list[ChildSpec]
+    supervisor: Supervisor, project: Path, data: Path, at: Addresses, specs: list[ChildSpec], master: str | None
 ) -> None:
     """Start the drivers of versions that are asked for while everything runs."""
     while True:
         try:
-            missing = missing_drivers(project, data, at, specs)
+            missing = missing_drivers(project, data, at, specs, master=master)
         except (MainstemError, OSError) as error:  # a file that somebody has damaged ends nothing that runs
             log.warning("asked_versions_unreadable", reason=str(error))
             missing = []
