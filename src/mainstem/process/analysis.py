@@ -23,6 +23,7 @@ from mainstem.process.order import order_lost_by, with_position
 from mainstem.process.plan_nodes import ATTRIBUTE, analyzed, class_of, items_of, nodes_of
 from mainstem.process.project import Input
 from mainstem.process.reading import HEADERS, OWN, RECORD, REJECTED, with_own
+from mainstem.process.realtime_rules import check_job
 from mainstem.process.state_topic import state_table
 from mainstem.process.upgrade import Shape, shape_of
 from mainstem.registry.spark import UnfitType, avro_schema, key_bytes
@@ -192,6 +193,7 @@ def analyse(
         },
         partial(code_hash, directory),
     )
+    check_job(session, job, inputs, found, plans, stateful=stateful, is_python=bool(shape.code))
     return Analysis(
         results=results,
         stateful=stateful,

@@ -104,6 +104,9 @@ class JobConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         state_partitions: in how many parts the job's state is kept; where that changes, the next start moves it.
         checkpoint_in_log: keep a copy of the job's checkpoint in the log, for `mainstem job restore` where its disk is
             lost. A job without state needs none.
+        realtime_batch: of a job with `latency="realtime"`: how often what it has read is written down, for a restart,
+            for its lag and for views that wait for it; 5 seconds or more. What was written since comes once more after
+            a crash or a stop. Such a job has neither `every`, `max_offsets_per_trigger` nor `checkpoint_in_log`.
         spark: settings of the job's Spark session.
     """
 
@@ -113,6 +116,7 @@ class JobConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     transaction_timeout_seconds: Annotated[int, Meta(ge=1, le=900)] = 60
     state_partitions: Annotated[int, Meta(ge=1)] = 4
     checkpoint_in_log: bool = False
+    realtime_batch: str = "30 seconds"
     spark: dict[str, str] = {}
 
     @property
@@ -122,6 +126,7 @@ class JobConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if not self.on_demand:
             check_interval(self.every)
+        check_interval(self.realtime_batch)
         if self.version and not is_topic_name(self.version):  # a part of the output's name, and of a directory's
             raise ValueError(f"expected letters, digits, '.', '_' and '-' in a version, found {self.version!r}")
 
