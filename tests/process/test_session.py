@@ -1,5 +1,6 @@
 """The session's rules hold, and nobody switches them off by accident."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from mainstem.process.session import (
     scratch_directory,
     session_settings,
     start_session,
+    tasks_at_once,
 )
 
 
@@ -91,6 +93,11 @@ def test_local_masters_are_told_from_clusters():
         False,
         False,
     ]
+
+
+def test_a_master_says_how_many_tasks_run_at_a_time():
+    masters = ["local", "local[3]", "local[ 5, 2]", "local[*]", "spark://host:7077", "yarn"]
+    assert [tasks_at_once(master) for master in masters] == [1, 3, 5, os.cpu_count(), None, None]
 
 
 def test_what_a_killed_jvm_left_is_deleted_by_the_next_start(tmp_path, monkeypatch):

@@ -18,15 +18,17 @@ elsewhere, fences this one too: its query stops when it next has something to no
 """
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from mainstem.client.basis import furthest
 from mainstem.client.progress import NextOffsets
+from mainstem.client.reader import RangeReader
 from mainstem.client.topics import end_offsets
 from mainstem.core import MainstemError
 from mainstem.core.files import sync_directory
@@ -54,6 +56,7 @@ _LOUD = (
     "org.apache.spark.sql.execution.datasources.v2.DataWritingSparkTask",
     "org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2Exec",
 )
+_NAME = "mainstem.realtime"
 _RECORD = ("topic", "key", "value", "partition", "headers")
 
 
@@ -62,6 +65,8 @@ class RealtimeJob(RunningJob):
 
     _noted: Mapping[str, NextOffsets] = {}
     """Where the last marker ends."""
+    _noted_at: Mapping[str, NextOffsets] | None = None
+    """Where the batch ended, as Spark says it, that this was noted of; None: nobody knows any more."""
     _session: "SparkSession"
 
     def land(self, to: NextOffsets | None) -> Stand | None:
@@ -99,10 +104,12 @@ class RealtimeJob(RunningJob):
         """As any other job; then note what had ended when it stopped."""
         drop_torn_ends(self.spec.checkpoint)
         self._session = session = super()._open()
-        self._noted = dict(self._marker.end_offsets) if self._marker is not None else {}
         ended = last_ended(self.spec.checkpoint)
+        ends = read_plan(self.spec.checkpoint, ended).ends
+        self._noted = dict(self._marker.end_offsets) if self._marker is not None else {}
+        self._noted_at = ends if ends == self._noted else None
         if ended >= 0:
-            self._note(ended, read_plan(self.spec.checkpoint, ended).ends, self._read_again)
+            self._note(ended, ends, partial(self._seen, {}))
         self._committed = ended  # the batch that the query goes on behind
         return session
 
@@ -163,50 +170,66 @@ class RealtimeJob(RunningJob):
             if batch <= self._last_batch:
                 continue
             before, plan = (read_plan(self.spec.checkpoint, number) for number in (batch - 1, batch))
-            metrics = progress["observedMetrics"]
-            if before.ends != self._noted:  # it has read some once more
-                self._note(batch, plan.ends, self._read_again)
-            else:
-                self._note(batch, plan.ends, lambda name, _, of=metrics: of[name].asDict())
+            # Otherwise it has read some once more, or it is not known what lies between.
+            seen = progress["observedMetrics"] if before.ends == self._noted_at else {}
+            self._note(batch, plan.ends, partial(self._seen, seen))
             self._attempts, self._has_worked, self._last_batch = 0, True, batch
             self._tell(progress)
 
-    def _note(self, batch: int, ends: Mapping[str, NextOffsets], counted: Any) -> None:
-        """Commit that the query has got to `ends`, where that is behind the last marker.
+    def _note(self, batch: int, ends: Mapping[str, NextOffsets], counted: Callable[..., dict[str, Any]]) -> None:
+        """Commit how far the query has got, where that is behind the last marker.
 
         Args:
-            batch: that ended there.
-            ends: by source.
-            counted: what was counted of a stream on the way, by its parameter, and up to those ends.
+            batch: that has ended.
+            ends: where, by source, as Spark says it.
+            counted: what was counted of a stream from the last marker up to some ends, by its parameter.
         """
         spec, sink = self.spec, self._sink
         assert sink is not None
-        if ends == self._noted or not _is_behind(self._noted, ends):
+        reached = self._reached(ends)
+        if reached == self._noted:
             return
         _sync_end(spec.checkpoint, batch)
 
         def reads() -> Any:
-            found = self._books.read(
-                partial(_counted, counted, ends), self._session, self._schemas, self._noted, ends, 0, sink
-            )
+            observed = partial(counted, ends=reached)
+            found = self._books.read(observed, self._session, self._schemas, self._noted, reached, 0, sink)
             self._topics.check()  # after all that was read, before the commit
             return found
 
         self._result = sink.note(
             batch,
-            ends,
+            reached,
             reads=reads,
             topics=lambda: self._topics.kept | self._quarantine.kept,
             ends={each.topic: end_offsets(self._connection, each.topic) for each in spec.results},
         )
-        self._noted = dict(ends)
-        self._remember(ends)
+        self._noted, self._noted_at = reached, ends
+        self._remember(reached)
         log.debug("batch_noted", job=spec.name, batch=batch)
 
-    def _read_again(self, name: str, ends: Mapping[str, NextOffsets]) -> dict[str, Any]:
-        """What `observe` counts in what lies between the last marker and `ends`: where Spark has not said it, since the
-        driver was killed in between, or has counted more.
+    def _reached(self, ends: Mapping[str, NextOffsets]) -> dict[str, NextOffsets]:
+        """Up to where all that there is was read: a query ends behind the last record that it was given. Behind that
+        may lie what nobody is given, markers of transactions and what was aborted; who waits for the topic's end would
+        wait for ever. What it reads once more, before the last marker, was read.
         """
+        reached = {}
+        for source, topics in ends.items():
+            reached[source] = furthest(self._noted.get(source, {}), topics)
+            for topic, partitions in reached[source].items():
+                with closing(RangeReader(self._connection, topic, deleted="earliest", name=_NAME)) as reader:
+                    for partition, end in reader.ends().items():
+                        start = partitions.get(partition, end)
+                        if end > start and not any(True for _ in reader.read({partition: start}, {partition: end})):
+                            partitions[partition] = end
+        return reached
+
+    def _seen(self, seen: Mapping[str, Any], name: str, ends: Mapping[str, NextOffsets]) -> dict[str, Any]:
+        """What `observe` counts of a stream from the last marker up to `ends`: read again where Spark has not said it,
+        since the driver was killed in between, or has counted more.
+        """
+        if name in seen:
+            return dict(seen[name].asDict())
         each = next(each for each in self.spec.streams if each.parameter == name)
         start, end = (of.get(each.topic, {}).get(each.topic, {}) for of in (self._noted, ends))
         rows = self._typed(range_of(self._session, self._connection, each.topic, start, end), each, record=False)
@@ -234,22 +257,6 @@ def _quiet(spark: "SparkSession") -> Iterator[None]:
     finally:
         for name, level in before.items():
             logs.core.config.Configurator.setLevel(name, level)
-
-
-def _counted(counted: Any, ends: Mapping[str, NextOffsets], name: str) -> dict[str, Any]:
-    return cast("dict[str, Any]", counted(name, ends))
-
-
-def _is_behind(before: Mapping[str, NextOffsets], ends: Mapping[str, NextOffsets]) -> bool:
-    """Whether no partition ends before where it ended `before`: a query that has lost the end of its last batch begins
-    before the marker, and what it reads until there is counted already.
-    """
-    return all(
-        ends.get(source, {}).get(topic, {}).get(partition, 0) >= offset
-        for source, topics in before.items()
-        for topic, partitions in topics.items()
-        for partition, offset in partitions.items()
-    )
 
 
 def last_ended(checkpoint: Path) -> int:
