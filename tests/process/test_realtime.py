@@ -307,8 +307,8 @@ def test_it_is_held_by_nobody_and_stops_when_it_is_retired_and_comes_back_from_t
     restored = restore(log_connection, data / "jobs" / key, "ended_fast", "1")
     put_rows(log_connection, live_registry, orders, ORDERS, [order(n, "a", 0) for n in range(9, 12)], ("customer",))
     # A power cut: the end of the last batch is torn, and one is there of which nothing else is.
-    for name in (str(restored.batch), str(last + 9)):
-        (checkpoint / "commits" / name).write_text("")
+    for name, torn in ((restored.batch, b"\0\0"), (last + 9, b'v1\n{"nextBatchWatermarkMs":0}')):
+        (checkpoint / "commits" / str(name)).write_bytes(torn)
     drop_torn_ends(checkpoint)
     assert last_ended(checkpoint) == -1
     third = driver_of(spark, project, log_connection, registry_url, data, settings=load_job_configs(project))

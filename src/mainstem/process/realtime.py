@@ -57,6 +57,8 @@ _LOUD = (
     "org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2Exec",
 )
 _NAME = "mainstem.realtime"
+_WHOLE = b"v1\n{"
+"""How a file of Spark's logs begins; of one that was cut some or all is zeros, or nothing is there."""
 _RECORD = ("topic", "key", "value", "partition", "headers")
 
 
@@ -269,7 +271,7 @@ def drop_torn_ends(checkpoint: Path) -> None:
     commits = checkpoint / "commits"
     for path in commits.glob("[0-9]*"):
         plan = checkpoint / "offsets" / path.name
-        if not path.stat().st_size or not plan.exists() or not plan.stat().st_size:
+        if not path.read_bytes().startswith(_WHOLE) or not plan.exists() or not plan.read_bytes().startswith(_WHOLE):
             for each in (path.with_name(f".{path.name}.crc"), path):
                 each.unlink(missing_ok=True)
             sync_directory(commits)

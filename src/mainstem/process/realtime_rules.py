@@ -158,8 +158,8 @@ class TooFewTasks(UserError):
 
 
 def check_tasks(job: str, tasks: Mapping[str, int], room: int) -> None:
-    """See that a job can run beside others. Without room for all of its tasks those that wait would read nothing, and
-    say nothing; without room for one more, no other job of the driver would run.
+    """See that a job can run beside others. A task that has to wait for a place gets it when its batch is over: its
+    partition would never be read, and nobody would hear of it. Without room for one more no other job would run.
 
     Args:
         job: its name.
