@@ -216,15 +216,17 @@ class TestedJob(ABC):
     def _sort_out(self, results: "tuple[DataFrame, ...]") -> list[dict[str, Any]]:
         """The rows of the first result; the others, and what is rejected, are kept."""
         from mainstem.process.order import with_position
-        from mainstem.process.reading import OWN, POSITION, REJECTED
+        from mainstem.process.reading import DELETED, OWN, POSITION, REJECTED
 
         found: list[dict[str, Any]] = []
         for output, result in zip(self._job.outputs, results, strict=True):
             into = found if output.topic == self._job.to else self.also[output.topic]
             placed = with_position(result)
             rows = placed.orderBy(POSITION) if POSITION in placed.columns else placed  # as the sink does
-            for row in rows.drop(*(OWN - {REJECTED})).collect():
+            for row in rows.drop(*(OWN - {REJECTED, DELETED})).collect():
                 values = row.asDict(recursive=True)
+                if not values.get(DELETED):
+                    values.pop(DELETED, None)
                 if values.get(REJECTED) is not None:
                     self.rejected.append(values)
                 else:
@@ -262,15 +264,19 @@ class StatelessJob(TestedJob):
     """Called with each batch; a table is as it is by then."""
 
     def __init__(self, *arguments: Any) -> None:
+        from mainstem.process.job_indexes import ListedIndexes
+
         super().__init__(*arguments)
         self._tables = {
             each.parameter: _Table(self._keys[each.parameter], each.history)
             for each in self._inputs
             if each.kind == "changelog"
         }
+        self._indexes = ListedIndexes(self._job.also)
 
     def feed(self, **rows: Iterable[Row]) -> list[dict[str, Any]]:
         from mainstem.process.calling import call
+        from mainstem.process.local_index import running
 
         given = self._checked(rows)
         for name, table in self._tables.items():
@@ -282,7 +288,11 @@ class StatelessJob(TestedJob):
             else self._frame(self._tables[each.parameter].rows(), self._types[each.parameter])
             for each in self._inputs
         }
-        return self._sort_out(call(self._job, frames, self._directory))
+        with running(self._indexes):
+            results = call(self._job, frames, self._directory)
+        found = self._sort_out(results)
+        self._indexes.release(self.also)
+        return found
 
     def advance(self, time: datetime | str) -> list[dict[str, Any]]:
         return []
@@ -291,7 +301,7 @@ class StatelessJob(TestedJob):
         return []
 
     def close(self) -> None:
-        """It has nothing to give back."""
+        self._indexes.close()
 
     def _stream(self, each: "Input", rows: list[dict[str, Any]]) -> "DataFrame":
         from mainstem.process.reading import with_own

@@ -53,7 +53,8 @@ def test_readers_are_moved_and_back(log, tmp_path):
     assert [(v["job"], v["version"]) for v in listed if v["current"]] == [("sums", "2"), ("tops", "2")]
     back = json.loads(run(log, tmp_path, "revert", "sums", "--with", "tops", "--json").stdout)
     assert back["moved"][1] == {
-        "job": "tops", "version": "1", "previous": "2", "output": "tops", "at": {"orders": {"0": 5}, "tops": {"0": 0}},
+        "job": "tops", "version": "1", "previous": "2", "output": "tops", "also": [],
+        "at": {"orders": {"0": 5}, "tops": {"0": 0}},
     }  # fmt: skip
     assert current_versions(read_catalog(Connection(log))) == {"sums": "1", "tops": "1"}
 

@@ -92,13 +92,30 @@ CLICK = {"type": "record", "name": "Click", "fields": [
 def test_the_job_whose_rows_do_not_wait_promises_what_the_page_says(
     blocks: dict[str, list[str]], tmp_path: Path
 ) -> None:
-    (tmp_path / "clicks.py").write_text(blocks["python"][6])
+    (tmp_path / "clicks.py").write_text(blocks["python"][7])
     (tmp_path / "clicks.avsc").write_text(json.dumps(CLICK))
     settings = '[project]\njobs = "clicks.py"\n[topics."shop.clicks"]\nschema = "clicks.avsc"\n'
     (tmp_path / "mainstem.toml").write_text(settings)
     (job,) = planned_now(tmp_path, tmp_path / ".mainstem", None).jobs
     assert job.guarantee == "at least once: after a crash or a stop the rows of up to 30 seconds come again"
     assert (job.keeps_order, job.slices) == (True, False)
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark_runs_already")
+def test_a_local_index_ranks_payments_as_the_page_says(
+    spark: "SparkSession", blocks: dict[str, list[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "payments.py").write_text(blocks["python"][6])
+    (tmp_path / "payments.avsc").write_text(json.dumps(PAYMENT))
+    settings = '[project]\njobs = "payments.py"\n[topics."shop.payments"]\nschema = "payments.avsc"\n'
+    (tmp_path / "mainstem.toml").write_text(settings)
+    (job,) = planned_now(tmp_path, tmp_path / ".mainstem", None).jobs
+    assert (job.state, job.slices, job.keeps_order) == ("the local index of shop.largest_payments", False, True)
+    with jobs_of(tmp_path, spark).start("payments_ranked") as ranked:
+        rows = [{"order_id": number, "amount_cents": number, "paid_at": "2026-05-01T12:00:00Z"} for number in range(4)]
+        assert [row["larger_than"] for row in ranked.feed(payments=rows)] == [0.0] * 4
+        assert [row["larger_than"] for row in ranked.feed(payments=[rows[3] | {"order_id": 9}])] == [0.75]
 
 
 @pytest.mark.spark

@@ -8,7 +8,9 @@ import pytest
 
 from mainstem.process.analysis import ROWS_BETWEEN, Determinism, analyse, milliseconds, recall, remember
 from mainstem.process.declare import BadDeclaration
-from mainstem.process.project import load_project
+from mainstem.process.imports import ship
+from mainstem.process.project import JobConfig, load_project
+from mainstem.process.session import job_session
 
 pytestmark = pytest.mark.spark
 
@@ -31,6 +33,7 @@ def found(spark, directory, jobs):
     (directory / "mainstem.toml").touch()
     (directory / "jobs.py").write_text(HEAD + dedent(jobs))
     project = load_project(directory)
+    ship(project.modules)
     job = project.jobs["job"]
     types = {each.parameter: StructType.fromDDL(TYPES[each.parameter]) for each in project.inputs["job"]}
     times = {each.parameter: project.topics[each.topic].event_time for each in project.inputs["job"]}
@@ -135,6 +138,14 @@ def test_a_job_that_asks_for_the_time_or_for_chance_says_so(spark, tmp_path):
 TOTALS = '    return orders.groupBy("customer", F.window("at", "1 hour")).count()'
 
 
+INDEX = """from mainstem.process import LocalIndex, indexed
+kept = changelog("kept", key="id")
+class Kept(LocalIndex):
+    columns = returns = "id long"
+    open = apply = process = None
+"""
+
+
 @pytest.mark.parametrize(
     ("jobs", "line", "message"),
     [
@@ -156,6 +167,10 @@ TOTALS = '    return orders.groupBy("customer", F.window("at", "1 hour")).count(
         (('@table(to="t", key=["customer", "start"], watermark=("at", "1 hour"))\ndef job(orders):\n'
          '    return orders.groupBy("customer", F.window("at", "1 hour").start.alias("start")).count()'),
          1, "an aggregation whose columns hold neither 'at' nor a window"),
+        ('@stream(to="t", watermark=("at", "1 hour"))\ndef job(orders):\n    return orders.dropDuplicates()', 1,
+         "dropDuplicates compares all columns, and no two rows have the same _position"),
+        ('@stream(to="t", watermark=("at", "1 hour"))\ndef job(orders):\n    return orders.distinct()', 1,
+         "compares all columns, and no two rows have the same _position"),
         ('@stream(to="t")\ndef job(orders, refunds):\n    return orders.join(refunds, "id")', 1,
          "a join of two streams keeps state, and without a watermark"),
         ('@stream(to="t")\ndef job(orders):\n    return orders.orderBy("id")', 1, "a sort over a stream never ends"),
@@ -175,6 +190,12 @@ TOTALS = '    return orders.groupBy("customer", F.window("at", "1 hour")).count(
          "column _rejected is int, expected string"),
         ('@stream(to="t")\ndef job(orders):\n    return orders.withColumn("_headers", F.lit("a"))', 1,
          "column _headers is string, expected array<struct<key:string,value:binary>>"),
+        ('@stream(to="t")\ndef job(orders):\n    return orders.withColumn("_deleted", F.lit(True))', 1,
+         "the result has the column _deleted, and is a stream: only a table's rows can go"),
+        ('@table(to="t", key="id")\ndef job(orders):\n    return orders.withColumn("_deleted", F.lit("a"))', 1,
+         "column _deleted is string, expected boolean"),
+        (INDEX + '@stream(to="t")\ndef job(orders):\n    return indexed(kept, Kept(), by_key=orders)[0]', 8,
+         "job: indexed: the job does not write table kept"),
         ('@stream(to="t", also=[changelog("u", key="nobody")])\ndef job(orders):\n    return orders, orders', 1,
          "the key column 'nobody' is not among"),
         (('@stream(to="t", also=[topic("u")], watermark=("at", "1 hour"))\ndef job(orders):\n'
@@ -291,3 +312,38 @@ def test_a_state_that_cannot_be_published_is_told(spark, tmp_path, key, body, re
         text = text.replace(', emit="changes"', "").replace("@table", "@stream")
     with pytest.raises(BadDeclaration, match=reason):
         found(spark, tmp_path, text)
+
+
+def test_a_state_of_lists_alone_is_not_published(spark, tmp_path):
+    with pytest.raises(
+        BadDeclaration, match="job: its state function keeps neither values nor maps: there is no state"
+    ):
+        found(job_session(spark, "job", JobConfig()), tmp_path, """
+            from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+            class Last(StatefulProcessor):
+                def init(self, handle):
+                    self._last = handle.getListState("last", "id long")
+
+                def handleInputRows(self, key, rows, timerValues):
+                    return iter(())
+
+                def close(self):
+                    pass
+
+            @stream(to="t", watermark=("at", "1 hour"), state=changelog("kept", key="customer"))
+            def job(orders):
+                return orders.groupBy("customer").transformWithState(Last(), "id long", "Append", "EventTime")
+        """)  # fmt: skip
+
+
+def test_a_local_index_is_as_it_was_when_the_batch_began(spark, tmp_path):
+    it = found(spark, tmp_path, INDEX + """
+@stream(to="t", key="id", also=[kept])
+def job(orders):
+    return indexed(kept, Kept(), by_key=orders, to_all=orders.select(F.col("id").alias("other")))
+""")  # fmt: skip
+    assert (it.indexes, it.determinism, it.keeps_order, it.stateful) == (("kept",), Determinism.BATCH, True, None)
+    assert it.reason == "kept: its local index is as it was when the batch began"
+    assert [each.columns.simpleString() for each in it.results] == ["struct<id:bigint>"] * 2
+    assert recall(msgspec.json.decode(msgspec.json.encode(remember(it, {}))), {}) == it

@@ -68,6 +68,21 @@ def test_readers_of_several_jobs_are_moved_together_and_back(log_connection, job
     assert current(log_connection, one, two) == ["2", "2"]
 
 
+def test_all_topics_of_a_job_are_moved_each_up_to_where_it_is(log_connection, jobs, tmp_path):
+    job, other = jobs
+    write_versions(log_connection, job, also=(f"{job}.state",))
+    write_versions(log_connection, other, source=f"{job}.state")
+    for version in "12":
+        write_read(log_connection, job, version, 5)
+        write_read(log_connection, other, version, 0, source=f"{job}.state")
+    append(log_connection, f"{job}.v2", [(b"k", b"v")] * 3)
+    append(log_connection, f"{job}.state.v2", [(b"k", b"v")] * 2)
+    (move,) = cutover(log_connection, tmp_path, {job: "2"}).moves
+    assert move.named == {job: f"{job}.v2", f"{job}.state": f"{job}.state.v2"}
+    assert move.at == {"orders": {0: 5}, f"{job}.v2": {0: 3}, f"{job}.state.v2": {0: 2}}
+    assert cutovers(read_catalog(log_connection))[job].at == move.at
+
+
 def test_a_revert_that_is_to_lead_to_a_version_leads_nowhere_else(log_connection, jobs, tmp_path):
     """Of two who had seen that it leads to version 1 the second one moved readers away from there."""
     job, other = jobs

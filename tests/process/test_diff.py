@@ -89,6 +89,23 @@ def test_what_is_at_one_position_and_idle_is_compared_as_it_is(log_connection, t
     assert diff(log_connection, tmp_path, job, "2", "1", limit=0).removed == 1
 
 
+def test_each_topic_that_a_job_writes_can_be_compared(log_connection, tmp_path, job):
+    state = f"{job}.state"
+    write_versions(log_connection, job, also=[state])
+    kind = {"kind": "changelog", "key": ["k"]}
+    write_catalog(log_connection, {f"topic:{topic}": kind for topic in (state, f"{state}.v2")})
+    write_rows(log_connection, job, {"a": {"n": 1}}, {"a": {"n": 1}})
+    for topic, number in ((state, 5), (f"{state}.v2", 6)):
+        append(log_connection, topic, [(b"a", json.dumps({"n": number}).encode())])
+    for version in "12":
+        stand(log_connection, tmp_path, job, version, 5, closed=40)
+    assert diff(log_connection, tmp_path, job, "1", "2").equal == 1
+    found = diff(log_connection, tmp_path, job, "1", "2", topic=state)
+    assert (found.left.output, found.right.output, found.equal, found.changed) == (state, f"{state}.v2", 0, 1)
+    with pytest.raises(UserError, match=f"job {job}@1: expected one of the topics {job}, {state}, found other$"):
+        diff(log_connection, tmp_path, job, "1", "2", topic="other")
+
+
 @pytest.mark.parametrize("difference", [{"position": 6}, {"closed": 30}, {"watermark": 50}])
 def test_what_is_not_is_compared_only_where_somebody_runs_it(log_connection, tmp_path, job, difference):
     stand(log_connection, tmp_path, job, "1", 5, closed=40)

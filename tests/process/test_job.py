@@ -2,7 +2,11 @@
 
 import pytest
 
-from tests.support.jobs import driver_of, put_rows, run_until
+from mainstem.client.internal import job_group
+from mainstem.client.topics import end_offsets
+from mainstem.process.project import load_job_configs
+from tests.support import kafka_tools
+from tests.support.jobs import driver_of, put_rows, read_rows, run_until
 from tests.support.shop import ORDERS, drivers, order, shop, write_project
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -29,8 +33,84 @@ def test_it_says_how_long_a_batch_took_and_how_large_its_state_is(
         log_connection, live_registry, f"{shop}.orders", ORDERS, [order(1, "ann", 0), order(2, "bob", 1)], ("customer",)
     )
     totals, copied = (driver.running[f"{shop}_{name}@1"] for name in ("totals", "copied"))
-    run_until(driver, lambda: totals.figures().get("state_rows") == 2 and copied.figures())
+    run_until(driver, lambda: totals.figures().get("state_rows") == 2 and "batch_ms" in copied.figures())
     figures = totals.figures()
     assert 0 < figures["rows_ms"] + figures["commit_ms"] <= figures["batch_ms"]
     assert (figures["rows"], figures["state_memory_bytes"] > 0) == (2, True)
     assert "state_rows" not in copied.figures()
+
+
+def shown_by_kafka(connection, group):
+    """Partition -> (offset of the group, end of the log, lag), as Kafka's own tool has it."""
+    command = ("kafka-consumer-groups", "--bootstrap-server", connection.bootstrap, "--describe", "--group", group)
+    (told,) = kafka_tools.run_together(command)
+    head, *lines = [line.split() for line in told.splitlines() if line.startswith(("GROUP", group))]
+    rows = [dict(zip(head, line, strict=False)) for line in lines]
+    names = ("PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG")
+    return {each[0]: tuple(each[1:]) for each in ([int(row[name]) for name in names] for row in rows)}
+
+
+def test_its_lag_is_right_in_kafkas_own_tool(
+    spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
+):
+    project = write_project(tmp_path / "project", shop, JOBS)
+    driver = driver_of(spark, project, log_connection, registry_url, tmp_path / "data")
+    drivers.append(driver)
+    driver.start()
+    orders, group = f"{shop}.orders", job_group(f"{shop}_copied", "1")
+
+    def put(numbers):
+        rows = [order(number, f"customer {number}", number) for number in numbers]
+        put_rows(log_connection, live_registry, orders, ORDERS, rows, ("customer",))
+        return end_offsets(log_connection, orders)
+
+    read = put(range(20))
+    run_until(driver, lambda: len(read_rows(log_connection, f"{shop}.copied")) == 20)
+    assert shown_by_kafka(log_connection, group) == {at: (end, end, 0) for at, end in read.items()}
+    driver.stop()
+    ends = put(range(20, 50))
+    assert shown_by_kafka(log_connection, group) == {at: (read[at], end, end - read[at]) for at, end in ends.items()}
+    assert min(read.values()) > 0
+    assert min(ends[at] - read[at] for at in ends) > 0
+
+
+HANGS = """
+    import pathlib, time
+    from pyspark.sql.types import LongType
+
+    @F.udf(LongType())
+    def slow(number):
+        while pathlib.Path("HANG").exists():
+            time.sleep(0.1)
+        return number
+
+    @stream(to="SHOP.slow")
+    def SHOP_hangs(orders):
+        return orders.select(slow("id").alias("id"))
+
+    @stream(to="SHOP.copied")
+    def SHOP_copied(orders):
+        return orders
+"""
+
+
+def test_a_batch_that_hangs_is_given_up_and_holds_nothing_of_spark_any_more(
+    spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
+):
+    (hang := tmp_path / "hang").touch()
+    jobs, settings = HANGS.replace("HANG", str(hang)), f"[jobs.{shop}_hangs]\nbatch_timeout_seconds = 5\n"
+    project = write_project(tmp_path / "project", shop, jobs, settings)
+    configs = load_job_configs(project)
+    driver = driver_of(spark, project, log_connection, registry_url, tmp_path / "data", settings=configs)
+    drivers.append(driver)
+    driver.start()
+    key, rows = f"{shop}_hangs@1", [order(number, "ann", 0) for number in range(4)]
+    put_rows(log_connection, live_registry, f"{shop}.orders", ORDERS, rows, ("id",))
+    run_until(driver, lambda: driver.running[key].figures()["running_ms"] > 1000)
+    run_until(driver, lambda: key in driver.retries.failed)
+    failure = driver.retries.failed[key]
+    assert failure.error == f"batch {failure.details['batch']} has run for more than 5 s"
+    assert (failure.state, failure.needs_a_person) == ("waiting", False)
+    run_until(driver, lambda: len(read_rows(log_connection, f"{shop}.copied")) == 4)
+    hang.unlink()
+    run_until(driver, lambda: len(read_rows(log_connection, f"{shop}.slow")) == 4)

@@ -112,11 +112,11 @@ def test_between_two_slices_nothing_is_left_out_whenever_it_came(spark, log_conn
     cut = now_ms()
     job.run(first, cut)
     job.put(order(2, "ann", 1))
-    clock = ManualClock(now_ms() + 10_000)
-    done = job.run(cut, cut + 5_000, clock=clock)
+    clock = ManualClock(now_ms() + 1_000_000)
+    done = job.run(cut, cut + 500_000, clock=clock)  # however long the one before took
     job.put(order(3, "ann", 2))  # of a time within that slice, which is there
     assert done.read == {f"{shop}.orders": 1}
-    job.run(cut + 5_000, cut + 10_000, clock=clock)
+    job.run(cut + 500_000, cut + 1_000_000, clock=clock)
     assert job.rows("big") == [1, 2, 3]
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.registry.avro import HEADER, MAGIC, BadValue, UnfitRow, decode, encode, key_text, split
+from mainstem.registry.avro import HEADER, MAGIC, BadValue, UnfitRow, decode, encode, key_text, key_values, split
 
 FLIGHT = json.dumps(
     {
@@ -84,6 +84,39 @@ def test_a_key_has_one_text_for_each_type(value, alone, among_others):
     assert key_text({"a": value}, ("a",)) == alone
     if among_others is not None:
         assert key_text({"a": value, "b": 1}, ("a", "b")) == b"[%s,1]" % among_others
+
+
+KEYS = {
+    "string": ("", "x,y", '"', "é\n"),
+    "bigint": (0, -5, 2**63 - 1),
+    "boolean": (True, False),
+    "date": (date(2026, 5, 1), date(1, 1, 1)),
+    "timestamp": (datetime(2026, 5, 1, 12, 30, 0, 120_000, UTC), datetime(1, 1, 1, tzinfo=UTC)),
+}
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_a_key_is_read_again_as_what_it_was_made_of(kind):
+    for value in KEYS[kind]:
+        assert key_values(key_text({"a": value}, ("a",)), [("a", kind)]) == {"a": value}
+        assert key_values(key_text({"a": value, "b": 1}, ("a", "b")), [("a", kind), ("b", "int")]) == {
+            "a": value,
+            "b": 1,
+        }
+
+
+@pytest.mark.parametrize(
+    ("data", "columns"),
+    [
+        (b"x", [("a", "int")]),
+        (b"maybe", [("a", "boolean")]),
+        (b"[1]", [("a", "int"), ("b", "int")]),
+        (b"\xff", [("a", "string")]),
+    ],
+)
+def test_what_is_no_such_key_is_told(data, columns):
+    with pytest.raises(BadValue, match=r"^expected a key of a .*, found b'"):
+        key_values(data, columns)
 
 
 def test_what_has_no_text_is_no_key():

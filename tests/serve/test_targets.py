@@ -22,6 +22,17 @@ def test_a_job_s_topic_means_that_of_the_current_version_and_any_other_itself():
     assert target({}, ("delays",)) == Target({"delays": "delays"})
 
 
+def test_all_topics_of_a_job_move_with_it():
+    also = {"2": {"output": "paid.v2", "also": {"refunds": "refunds.v2", "paid.state": "paid.state.v2"}}}
+    moved = {
+        CURRENT: {"jobs": {"paid": {"version": "2", "previous": "1", "since_ms": 1, "at": {"refunds.v2": {"0": 3}}}}}
+    }
+    found = {"job:paid": {"versions": also, "current": "1"}} | moved
+    now = target(found, ("refunds", "paid.state", "paid"))
+    assert now.topics == {"refunds": "refunds.v2", "paid.state": "paid.state.v2", "paid": "paid.v2"}
+    assert places(found, now) == {"refunds.v2": {0: 3}}
+
+
 def test_a_name_whose_job_has_no_version_left_means_what_it_did():
     now = target(catalog("2"), ("delays",))
     assert target(catalog("2", versions=()), ("delays",), now) == now

@@ -11,6 +11,7 @@ from tests.standalone.project import write_project
 
 MOVES = [
     Move("sums", "2", "1", "sums.v2", {"sums.v2": {0: 5}}),
+    Move("paid", "2", "1", "paid.v2", {"paid.v2": {0: 0}, "refunds.v2": {0: 4}}, ["refunds.v2"]),
     Move("empty", "2", "1", "empty.v2", {"empty.v2": {0: 0}}),
 ]
 
@@ -25,10 +26,12 @@ def test_only_views_of_tables_that_there_will_be_are_told(tmp_path):
             for each in moved_views(places, patterns, MOVES)
         ]
 
-    wanted = ("lake", tmp_path / "lake-views" / "sums", tmp_path / "lake" / "sums.v2")
-    assert seen() == [(*wanted, False)]
-    write_views(tmp_path / "lake", tmp_path / "lake-views", {"sums": "sums.v2"})
-    assert seen() == [(*wanted, True)]
+    wanted = [
+        ("lake", tmp_path / "lake-views" / name, tmp_path / "lake" / f"{name}.v2") for name in ("sums", "refunds")
+    ]
+    assert seen() == [(*each, False) for each in wanted]
+    write_views(tmp_path / "lake", tmp_path / "lake-views", {"sums": "sums.v2", "refunds": "refunds.v2"})
+    assert seen() == [(*each, True) for each in wanted]
 
 
 def test_views_are_waited_for_while_the_project_is_up(tmp_path):
@@ -37,11 +40,13 @@ def test_views_are_waited_for_while_the_project_is_up(tmp_path):
         settings.write('[sinks.lake]\ntype = "delta"\n')
     assert wait_for_views(project, data, MOVES) == []
     with DirectoryLock(data):
-        (late,) = wait_for_views(project, data, MOVES, clock=clock, pause=lambda _: clock.advance_ms(10_000))
-        assert not late.moved
+        late = wait_for_views(project, data, MOVES, clock=clock, pause=lambda _: clock.advance_ms(10_000))
+        assert [each.moved for each in late] == [False, False]
 
         def follow(_):
-            write_views(data / "tables", data / "views", {"sums": "sums.v2"})
+            write_views(data / "tables", data / "views", {"sums": "sums.v2", "refunds": "refunds.v2"})
 
-        (view,) = wait_for_views(project, data, MOVES, clock=clock, pause=follow)
-        assert (view.path, view.moved) == (str(data / "views" / "sums"), True)
+        found = wait_for_views(project, data, MOVES, clock=clock, pause=follow)
+        assert [(each.path, each.moved) for each in found] == [
+            (str(data / "views" / name), True) for name in ("sums", "refunds")
+        ]

@@ -34,17 +34,21 @@ def write_project_of_one_job(directory):
     return directory
 
 
-def write_versions(connection, job, versions=("1", "2"), *, source="orders", code="c0de", windows_by=""):
-    """The catalog's entry of a job: each version reads `source`, of one partition; the first one is current."""
+def write_versions(connection, job, versions=("1", "2"), *, source="orders", code="c0de", windows_by="", also=()):
+    """The catalog's entry of a job: each version reads `source`, of one partition, and writes a topic of the job's name
+    and `also` others; the first one is current.
+    """
     ensure_internal_topics(connection)
     ensure_topic(connection, source, 1)
     found = {}
     for version in versions:
-        output = job if version == "1" else f"{job}.v{version}"
-        ensure_topic(connection, output, 1)
+        written = [each if version == "1" else f"{each}.v{version}" for each in (job, *also)]
+        for topic in written:
+            ensure_topic(connection, topic, 1)
         found[version] = {
             "code": code,
-            "output": output,
+            "output": written[0],
+            "also": dict(zip(also, written[1:], strict=True)),
             "inputs": {"o": source},
             "tables": [],
             "determinism": "prefix-deterministic",

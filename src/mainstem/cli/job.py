@@ -116,10 +116,15 @@ def show(name: str, as_json: bool, target: Target) -> None:
             ("rows too late", state.late),
             ("records that do not decode", state.undecodable),
             ("state", f"{state.state}: {state.why}" if state.why else state.state),
-            *((f"last {name.replace('_', ' ')}", figure) for name, figure in state.figures.items()),
+            *((_figure(name), figure) for name, figure in state.figures.items()),
             *((f"failed {name}", text) for name, text in state.failure.items()),
         ]
         click.echo(to_table([state.job, ""], lines))
+
+
+def _figure(name: str) -> str:
+    """What a figure is called: all but one are of the last batch."""
+    return "running batch ms" if name == "running_ms" else f"last {name.replace('_', ' ')}"
 
 
 @job.command(short_help="Stop a version of a job for good.")

@@ -131,18 +131,22 @@ def reprocess(
 @click.argument("name")
 @click.argument("left", metavar="VERSION")
 @click.argument("right", metavar="VERSION")
+@click.option("--topic", default="", help="Of those that the job writes; the first one unless given.")
 @click.option("--limit", default=10, show_default=True, type=click.IntRange(min=0), help="Rows that differ to show.")
 @_timeout_option
 @json_option
 @connection_options
-def diff(name: str, left: str, right: str, limit: int, timeout: float, as_json: bool, target: Target) -> None:
+def diff(
+    name: str, left: str, right: str, topic: str, limit: int, timeout: float, as_json: bool, target: Target
+) -> None:
     """Compare the outputs of two versions of job NAME at one position of their inputs: rows, and columns that differ.
 
     While events arrive both versions are held there for a moment; then they go on.
     """
     from mainstem.process.diff import diff
 
-    found = diff(target.connect(), target.directory, name, left, right, limit=limit, waiting=_waiting(target, timeout))
+    waiting = _waiting(target, timeout)
+    found = diff(target.connect(), target.directory, name, left, right, topic=topic, limit=limit, waiting=waiting)
     if as_json:
         click.echo(to_json(msgspec.to_builtins(found, str_keys=True)))
         return

@@ -127,6 +127,11 @@ def outputs_of(version: Mapping[str, Any]) -> dict[str, str]:
     return {**({first: first} if first else {}), **also}
 
 
+def named_outputs(version: str, about: Mapping[str, Any]) -> dict[str, str]:
+    """The same by the names that they go by where the version is current."""
+    return {plain_name(version, topic): topic for topic in outputs_of(about).values()}
+
+
 def plain_name(version: str, output: str) -> str:
     """The name that the output of a version goes by where it is current: that of the job's topic."""
     return output if version == "1" else output.removesuffix(f".v{version}")

@@ -2,6 +2,19 @@
 
 from mainstem.process.asof import as_of
 from mainstem.process.declare import BadDeclaration, changelog, stream, table, topic
+from mainstem.process.local_index import Change, LocalIndex, indexed
 from mainstem.process.project import Project, load_project
 
-__all__ = ["BadDeclaration", "Project", "as_of", "changelog", "load_project", "stream", "table", "topic"]
+__all__ = [
+    "BadDeclaration",
+    "Change",
+    "LocalIndex",
+    "Project",
+    "as_of",
+    "changelog",
+    "indexed",
+    "load_project",
+    "stream",
+    "table",
+    "topic",
+]

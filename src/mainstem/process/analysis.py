@@ -19,10 +19,11 @@ from mainstem.process.declare import BadDeclaration, Job, Output
 from mainstem.process.durations import milliseconds
 from mainstem.process.frozen import code_hash
 from mainstem.process.late import Windows, windows_of
+from mainstem.process.local_index import KnownIndexes, running
 from mainstem.process.order import order_lost_by, with_position
 from mainstem.process.plan_nodes import ATTRIBUTE, analyzed, class_of, items_of, nodes_of
 from mainstem.process.project import Input
-from mainstem.process.reading import HEADERS, OWN, RECORD, REJECTED, with_own
+from mainstem.process.reading import DELETED, HEADERS, OWN, RECORD, REJECTED, with_own
 from mainstem.process.realtime_rules import check_job
 from mainstem.process.state_topic import state_table
 from mainstem.process.upgrade import Shape, shape_of
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-_FORM = 4
+_FORM = 5
 """Of what is remembered: raised when a field is added that older ones lack."""
 
 LATE_ROWS = "which rows come too late depends on how the input is cut into batches"
@@ -65,6 +66,7 @@ _UNBOUNDED = {
 _OWN_TYPES = {
     REJECTED: ("string", "void"),
     HEADERS: ("array<struct<key:string,value:binary>>",),
+    DELETED: ("boolean", "void"),
 }
 """What our own columns of a result are to be, and what they may be besides."""
 _MARK = '"spark.watermarkDelayMs"'
@@ -101,6 +103,7 @@ class Analysis(msgspec.Struct, frozen=True):
     leaves_out_late: bool = False  # rows behind the watermark
     shape: Shape | None = None  # by which edits are told apart
     needs_record: bool = False  # the function uses the records as they came, in column `_record`
+    indexes: tuple[str, ...] = ()  # tables that it writes, and of which it keeps a local index
 
     @property
     def output(self) -> "StructType":
@@ -143,6 +146,7 @@ def recall(remembered: Mapping[str, Any] | None, settings: Mapping[str, str]) ->
         "determinism": Determinism(fields["determinism"]),
         "windows": fields["windows"] and Windows(**fields["windows"]),
         "shape": fields["shape"] and Shape(**fields["shape"]),
+        "indexes": tuple(fields["indexes"]),
     }
     return Analysis(**fields | typed)
 
@@ -171,12 +175,16 @@ def analyse(
         else session.createDataFrame([], types[each.parameter])
         for each in inputs
     }
-    found = call(job, frames, directory)
+    known = KnownIndexes(job.also)
+    with running(known):
+        found = call(job, frames, directory)
+        needs_record = _needs_record(job, inputs, frames, found, directory)
     plans = [analyzed(each) for each in found]
     nodes = [node for plan in plans for node in nodes_of(plan)]
     stateful = _stateful(job, inputs, nodes)
     late = stateful is not None and _leaves_out_late(nodes)
-    reasons = (_batch_dependence(job, plan, stateful, inputs, late=late) for plan in plans)
+    reasons = [_batch_dependence(job, plan, stateful, inputs, late=late) for plan in plans]
+    reasons += [f"{', '.join(known.used)}: its local index is as it was when the batch began"] if known.used else []
     reason = next(filter(None, reasons), None)
     results = tuple(
         _result(job, output, each, inputs, event_times) for output, each in zip(job.outputs, found, strict=True)
@@ -205,7 +213,8 @@ def analyse(
         windows=windows_of(session, nodes) if stateful else None,
         leaves_out_late=late,
         shape=shape,
-        needs_record=_needs_record(job, inputs, frames, found, directory),
+        needs_record=needs_record,
+        indexes=tuple(known.used),
     )
 
 
@@ -276,6 +285,8 @@ def _stateful(job: Job, inputs: Sequence[Input], nodes: Sequence[Any]) -> str | 
         if not node.isStreaming():
             continue
         name = str(node.nodeName())
+        if name == "Sort" and not getattr(node, "global")():  # within each partition
+            continue
         if name in _UNBOUNDED:
             raise BadDeclaration(
                 job.location,
@@ -285,6 +296,7 @@ def _stateful(job: Job, inputs: Sequence[Input], nodes: Sequence[Any]) -> str | 
         if name == "Join" and node.left().isStreaming() and node.right().isStreaming():
             found.append("a join of two streams")
         elif name in _STATEFUL:
+            _check_compared(job, name, node)
             found.append(_STATEFUL[name])
             # Totals of a key: a row of state for each row of the table, as large as that.
             totals = name == "Aggregate" and job.emit == "changes"
@@ -326,6 +338,22 @@ def _stateful(job: Job, inputs: Sequence[Input], nodes: Sequence[Any]) -> str | 
             else f"add {column!r} to the columns that must be equal, or use dropDuplicatesWithinWatermark",
         )
     return found[0]
+
+
+def _check_compared(job: Job, name: str, node: Any) -> None:
+    """Refuse to look for rows that are equal in all columns, our own among them: each has another position."""
+    if name == "Distinct":
+        compared = node.output()
+    elif name.startswith("Deduplicate"):
+        compared = node.keys()
+    else:
+        return
+    if own := [each.name() for each in items_of(compared) if each.name() in OWN]:
+        raise BadDeclaration(
+            job.location,
+            f"{job.name}: {_STATEFUL[name]} compares all columns, and no two rows have the same {own[0]}",
+            hint='name the columns that are to be equal, dropDuplicates(["id"]), or select them first',
+        )
 
 
 def _is_bounded(name: str, node: Any) -> bool:
@@ -385,6 +413,10 @@ def _result(
     for name, expected in _OWN_TYPES.items():
         if name in result.columns and (found := result.schema[name].dataType.simpleString()) not in expected:
             raise BadDeclaration(job.location, f"{job.name}: {which}: column {name} is {found}, expected {expected[0]}")
+    if DELETED in result.columns and output.kind != "changelog":
+        raise BadDeclaration(
+            job.location, f"{job.name}: {which} has the column {DELETED}, and is a stream: only a table's rows can go"
+        )
     _check_columns(job, struct, output.topic, output.key)
     return Result(struct, _event_time(job, output, inputs, event_times, struct), REJECTED in result.columns)
 

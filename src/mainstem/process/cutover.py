@@ -18,6 +18,8 @@ from mainstem.client.catalog import (
     check_target,
     current_versions,
     entries,
+    outputs_of,
+    plain_name,
     previous_versions,
     read_catalog,
     retired,
@@ -49,13 +51,19 @@ class Overtaken(Retriable):
 
 
 class Move(msgspec.Struct, frozen=True):
-    """What was moved: readers of the job's name mean `version` now, which writes `output`."""
+    """What was moved: readers of a job's topics mean `version` now, which writes `output`, and `also` further ones."""
 
     job: str
     version: str
     previous: str
     output: str
     at: NextOffsets
+    also: list[str] = []
+
+    @property
+    def named(self) -> dict[str, str]:
+        """The topics that it writes, by the names that readers have for them."""
+        return {plain_name(self.version, topic): topic for topic in (self.output, *self.also)}
 
 
 class Moves(msgspec.Struct, frozen=True):
@@ -234,8 +242,8 @@ def _write(
 ) -> Moves:
     """The third step; readers are moved on return."""
     reached = look(connection, decided=True)  # afterwards: what covers the pin is in their outputs, up to these ends
-    outputs = {job: str(reached.about(job, version)["output"]) for job, version in targets.items()}
-    at = {job: pins[job].positions | {outputs[job]: reached.end(outputs[job])} for job in targets}
+    outputs = {job: [*outputs_of(reached.about(job, version)).values()] for job, version in targets.items()}
+    at = {job: pins[job].positions | {topic: reached.end(topic) for topic in outputs[job]} for job in targets}
     ends = {job: seam.ends for job, seam in seams.items()}
 
     def change(catalog: Catalog) -> dict[str, Any]:
@@ -249,7 +257,10 @@ def _write(
     with hold_catalog(data):
         end = change_catalog(connection, change)
     token = Basis(cluster_id(connection), {CATALOG: {0: end}}).token
-    return Moves([Move(job, version, current[job], outputs[job], at[job]) for job, version in targets.items()], token)
+    moves = [
+        Move(job, version, current[job], outputs[job][0], at[job], outputs[job][1:]) for job, version in targets.items()
+    ]
+    return Moves(moves, token)
 
 
 def wait_until_read(

@@ -217,7 +217,7 @@ def table(
     state: Topic | None = None,
 ) -> Callable[[Function], Function]:
     """Declare a job whose rows are a table: the last row per key counts, and topic `to` is compacted. Its function is
-    as that of a `stream`.
+    as that of a `stream`; where the column `_deleted` of a row is true, the table's row of this key goes.
 
     Args:
         to: the topic that the rows go to; it is created.

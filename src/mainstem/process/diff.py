@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from mainstem.client.catalog import TopicEntry, topic_entries
+from mainstem.client.catalog import TopicEntry, named_outputs, topic_entries
 from mainstem.client.connection import Connection
 from mainstem.client.internal import COMMITS, job_key
 from mainstem.client.progress import Marker, NextOffsets, merge_positions, read_markers
@@ -78,6 +78,7 @@ def diff(
     left: str,
     right: str,
     *,
+    topic: str = "",
     limit: int = _EXAMPLES,
     waiting: Waiting = PATIENT,
 ) -> Diff:
@@ -89,17 +90,18 @@ def diff(
         job: its name.
         left: one version.
         right: the other one.
+        topic: of those that the job writes, as its declaration calls it; the first one unless given.
         limit: how many rows that differ are given.
         waiting: for a version that is behind, and for its driver.
 
     Raises:
-        UserError: one was never started, or has failed.
+        UserError: one was never started, or has failed, or writes no such topic.
         NotReached: one has not read what the other one had, in time.
         NotLanded, NotComparable: they could not be brought to one position.
     """
     if left == right:
         raise UserError(f"job {job}: expected two versions, found {left} twice")
-    found = at_one_position(connection, data, job, left, right, waiting)
+    found = at_one_position(connection, data, job, left, right, topic=topic, waiting=waiting)
     sides = [Side(found.sides[version].output, found.sides[version].ends) for version in (left, right)]
     result = compare(connection, *sides, keyed=_is_table(found, job), limit=limit)
     why = _why_inexact(connection, found, job, (left, right))
@@ -107,7 +109,14 @@ def diff(
 
 
 def at_one_position(
-    connection: Connection, data: Path, job: str, left: str, right: str, waiting: Waiting = PATIENT
+    connection: Connection,
+    data: Path,
+    job: str,
+    left: str,
+    right: str,
+    *,
+    topic: str = "",
+    waiting: Waiting = PATIENT,
 ) -> Position:
     """Bring two versions to one position; they go on at once. It raises what `diff` does."""
     now = look(connection)
@@ -117,7 +126,8 @@ def at_one_position(
                 f"job {job_key(job, version)} has never started on this log",
                 hint=f"`mainstem job versions {job}` shows those that have",
             )
-    found = _as_they_are(connection, data, job, (left, right))
+        _topic_of(now, job, version, topic)
+    found = _as_they_are(connection, data, job, (left, right), topic)
     if found is not None:
         return found
     idle = [version for version in (left, right) if not is_driven(data, job, version)]
@@ -136,18 +146,33 @@ def at_one_position(
         check_held(stood, {version: now.batch(job, version) for version in stood})
         if not is_of_one_moment(connection, now, job, (left, right)):
             raise went_on(job)
-        return _position(now, job, stood)
+        return _position(now, job, stood, topic)
 
 
-def _position(now: Look, job: str, batches: Mapping[str, int]) -> Position:
+def _position(now: Look, job: str, batches: Mapping[str, int], topic: str) -> Position:
     sides = {}
     for version, batch in batches.items():
-        output = str(now.about(job, version)["output"])
-        sides[version] = Compared(version, output, batch, now.written(job, version))
+        written = _topic_of(now, job, version, topic)
+        sides[version] = Compared(version, written, batch, now.written(job, version, written))
     return Position(now.basis(job, next(iter(batches))), sides, now)
 
 
-def _as_they_are(connection: Connection, data: Path, job: str, versions: tuple[str, str]) -> Position | None:
+def _topic_of(now: Look, job: str, version: str, name: str) -> str:
+    """What a version writes where the declaration has a topic of this name; its first topic where there is no name.
+
+    Raises:
+        UserError: it writes none of this name.
+    """
+    about = now.about(job, version)
+    named = named_outputs(version, about)
+    if name and name not in named:
+        raise UserError(f"job {job_key(job, version)}: expected one of the topics {', '.join(named)}, found {name}")
+    return named[name] if name else str(about["output"])
+
+
+def _as_they_are(
+    connection: Connection, data: Path, job: str, versions: tuple[str, str], topic: str
+) -> Position | None:
     """Where both have read the same, closed the same windows, and have nothing to do: it is as good as being held."""
     before = _markers(connection)
     markers = [before.get(job_key(job, version)) for version in versions]
@@ -172,7 +197,7 @@ def _as_they_are(connection: Connection, data: Path, job: str, versions: tuple[s
         return None
     if not is_of_one_moment(connection, now, job, versions):
         return None
-    return _position(now, job, {each.version: each.batch for each in known})
+    return _position(now, job, {each.version: each.batch for each in known}, topic)
 
 
 def _markers(connection: Connection) -> dict[str, Marker]:

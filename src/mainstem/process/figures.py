@@ -1,9 +1,18 @@
-"""What a batch took, phase by phase, and what its state comes to: from what Spark and the sink say of it."""
+"""What a batch took, phase by phase, and what its state comes to: from what Spark and the sink say of it; and how long
+the one that runs has taken.
+"""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+from mainstem.core import Clock
+from mainstem.core.logging import get_logger
 from mainstem.process.sink import BatchResult
+
+log = get_logger()
+
+_LONG_SECONDS = 60.0
 
 _PLANNING = ("latestOffset", "getBatch", "queryPlanning")
 _CHECKPOINT = ("walCommit", "commitOffsets")
@@ -37,3 +46,41 @@ def figures_of(progress: Mapping[str, Any], result: BatchResult) -> dict[str, in
             "state_disk_bytes": sum(each["customMetrics"].get("rocksdbSstFileSize", 0) for each in operators),
         }
     return figures
+
+
+class UnderWay:
+    """The batch of a job that runs now, if one does: a function that hangs fails nothing.
+
+    Args:
+        job: its name.
+        clock: what the batch's time is measured with.
+    """
+
+    def __init__(self, job: str, clock: Clock) -> None:
+        self._job, self._clock = job, clock
+        self.number = -1
+        self._since: float | None = None
+        self._tell_at = 0.0
+
+    @contextmanager
+    def batch(self, number: int) -> Iterator[None]:
+        """It runs within the block."""
+        self.number, self._tell_at = number, _LONG_SECONDS
+        self._since = self._clock.monotonic()
+        try:
+            yield
+        finally:
+            self._since = None
+
+    @property
+    def ms(self) -> int:
+        """For how long it has run; 0: none does."""
+        since = self._since
+        return 0 if since is None else max(1, round((self._clock.monotonic() - since) * 1000))
+
+    def tell(self) -> None:
+        """Log a batch that takes long: after a minute, then after twice as long each time."""
+        seconds = self.ms / 1000
+        if seconds >= self._tell_at:
+            self._tell_at = 2 * seconds
+            log.warning("batch_takes_long", job=self._job, batch=self.number, seconds=round(seconds))

@@ -32,7 +32,7 @@ from mainstem.process.culprit import FailedBatch, Range, first_that_fails, range
 from mainstem.process.declare import Job
 from mainstem.process.diagnosis import JobFailed, JobRefused, check_damage, check_shape, failed, java_text
 from mainstem.process.durations import milliseconds
-from mainstem.process.figures import figures_of
+from mainstem.process.figures import UnderWay, figures_of
 from mainstem.process.frozen import Version
 from mainstem.process.heartbeats import (
     Follower,
@@ -44,15 +44,17 @@ from mainstem.process.heartbeats import (
 )
 from mainstem.process.identity import SameTopics
 from mainstem.process.injections import Injections, with_heartbeats
+from mainstem.process.job_indexes import JobIndexes
 from mainstem.process.late import Late
+from mainstem.process.local_index import running
 from mainstem.process.offsets import read_plan, records_between
 from mainstem.process.order import with_position
 from mainstem.process.outputs import JobOutput, Quarantine, records
 from mainstem.process.planting import Stand, next_step, plant, stand_of
 from mainstem.process.project import Input, JobConfig
 from mainstem.process.reading import BooksMissing, forget_metrics, query_metrics, reads_of, stream_of, typed_rows
-from mainstem.process.repartition import change_of, moves_state, repartition
-from mainstem.process.session import job_session
+from mainstem.process.repartition import change_of, repartition
+from mainstem.process.session import is_local, job_session
 from mainstem.process.sink import BatchResult, BatchSink, JobIdentity, OutputTopic, SinkRefused
 from mainstem.process.sink_checkpoint import INJECTION_SOURCE, Checkpoint
 from mainstem.process.sink_direct import FEW_RECORDS
@@ -144,7 +146,6 @@ class RunningJob:
             columns = spec.analysis.results[-1].columns
             self._state_topic = StateTopic(spec.job, spec.outputs[-1], columns, spec.checkpoint)
         self._last_batch = -1
-        self._looked_at = -1  # the last batch of which it is known whether it has changed the state
         self._marker: Marker | None = None  # of the last commit when the query started
         self._committed = -1  # the last batch that the log had when the query started
         self._attempts = 0
@@ -152,6 +153,8 @@ class RunningJob:
         self._result: BatchResult | None = None  # of the last batch
         self._figures: dict[str, int] = {}
         self._figures_until = 0.0
+        self._under_way = UnderWay(spec.name, SystemClock())
+        self._indexes = indexes_of(spec, spark, connection)
         self._lock = threading.Lock()
         watermark = spec.job.watermark
         self._delay = milliseconds(watermark.delay) or 0 if watermark else 0
@@ -160,13 +163,15 @@ class RunningJob:
             self._rules = StatefulRules(self._delay, spec.analysis.horizon)
 
     def figures(self) -> dict[str, int]:
-        """Of the last finished batch (`figures_of`), looked at every few seconds; empty before the first."""
+        """Of the last finished batch (`figures_of`), looked at every few seconds, nothing before the first; and for how
+        long the one that runs has done so.
+        """
         now = time.monotonic()
         if self._result is not None and self._query is not None and now >= self._figures_until:
             progress: Any = self._query.lastProgress
             if progress and progress["batchId"] == self._result.batch and "addBatch" in progress["durationMs"]:
                 self._figures, self._figures_until = figures_of(progress, self._result), now + _FIGURES_SECONDS
-        return self._figures
+        return self._figures | {"running_ms": self._under_way.ms}
 
     @property
     def late(self) -> int:
@@ -221,7 +226,8 @@ class RunningJob:
         repartition(session, spec.checkpoint, change)
 
         def reads() -> Reads:
-            self._publish_state(session, marker.batch)
+            if self._state_topic is not None:
+                self._state_topic.publish(sink, session, marker.batch)
             return {}
 
         sink.write(
@@ -246,7 +252,7 @@ class RunningJob:
         writer = writer.option("checkpointLocation", str(spec.checkpoint))
         writer = writer.trigger(once=True) if one_batch else writer.trigger(processingTime=spec.config.every)
         self._error, self._has_worked = None, False
-        self._last_batch, self._looked_at = self._committed, -1
+        self._last_batch = self._committed
         session.sparkContext.setLocalProperty("spark.scheduler.pool", spec.key)  # the query's thread inherits it
         self._query = writer.start()
         session.sparkContext.setLocalProperty("spark.scheduler.pool", "default")
@@ -327,6 +333,7 @@ class RunningJob:
         """
         query = self._query
         if query is None or query.isActive:
+            self._check_time()
             return
         failure = query.exception()
         error: BaseException | None = self._error or failure
@@ -341,6 +348,22 @@ class RunningJob:
         topics, text = (each.topic for each in spec.inputs), java_text(self._root, query)
         check_damage(spec.name, text, Checkpoint(spec.checkpoint), self._committed, topics)
         raise failed(error, failure, spec.version, spec.job.location, self._failed_batch) from error
+
+    def _check_time(self) -> None:
+        """Raises: JobFailed: the batch that runs has taken too long: who stops it frees what its tasks hold."""
+        self._under_way.tell()
+        spec, limit = self.spec, self.spec.config.batch_timeout_seconds
+        if self._under_way.ms <= limit * 1000:
+            return
+        number = self._under_way.number
+        error = JobFailed(
+            None,
+            f"batch {number} has run for more than {limit} s",
+            hint=f"a function that hangs is to be mended; where it is slow, make batches smaller, max_offsets_per_trigger "
+            f"under [jobs.{spec.name}], or give them more time: batch_timeout_seconds",
+        )
+        error.batch = FailedBatch(number, self._ranges(number))
+        raise error
 
     def _learn(self, schema_id: int, topic: str) -> None:
         """A producer has registered a new schema since the query was planned: plan it again with that one too."""
@@ -394,7 +417,8 @@ class RunningJob:
     def _batch(self, rows: "DataFrame", number: int) -> None:
         """One batch; what goes wrong is kept as it was, for `check`: through Spark only its text would arrive."""
         try:
-            self._run_batch(rows, number)
+            with self._under_way.batch(number):
+                self._run_batch(rows, number)
         except BaseException as error:
             self._error = error
             if self._query is not None and self._query.isActive:  # nobody stops it
@@ -408,8 +432,7 @@ class RunningJob:
 
         spec = self.spec
         try:
-            before, plan = read_plan(spec.checkpoint, number - 1), read_plan(spec.checkpoint, number)
-            ranges = ranges_of({each.topic: each.parameter for each in spec.streams}, before.ends, plan.ends)
+            ranges = self._ranges(number)
             last = self._failed_before
             if last is not None and (last.batch, last.ranges) == (number, ranges):
                 return last
@@ -430,6 +453,13 @@ class RunningJob:
         except Exception as why:  # what is told of the failure itself is worth more
             log.warning("batch_not_looked_into", job=spec.name, batch=number, reason=one_line(why))
             return None
+        finally:
+            self._indexes.release()
+
+    def _ranges(self, number: int) -> tuple[Range, ...]:
+        """What a batch reads."""
+        before, plan = (read_plan(self.spec.checkpoint, each) for each in (number - 1, number))
+        return ranges_of({each.topic: each.parameter for each in self.spec.streams}, before.ends, plan.ends)
 
     def _run_batch(self, rows: "DataFrame", number: int) -> None:
         spec, sink = self.spec, self._sink
@@ -441,7 +471,8 @@ class RunningJob:
         kept = rows.persist() if again else None  # what is read twice would be counted twice
 
         def read() -> Reads:
-            self._publish_state(rows.sparkSession, number - 1)
+            if self._state_topic is not None:
+                self._state_topic.publish(sink, rows.sparkSession, number - 1)
             found = self._read(rows, before.ends, plan.ends, before.watermark)
             self._topics.check()  # after all that was read, before the commit
             return found
@@ -461,28 +492,13 @@ class RunningJob:
                 recount=partial(self._recount, kept) if is_small else None,
             )
         finally:
+            self._indexes.release()
             if kept is not None:
                 kept.unpersist()
         self._remember(plan.ends)
         self._attempts, self._has_worked, self._result = 0, True, result
         self._last_batch = number
         log.debug("batch_done", job=spec.name, batch=number, rows=result.rows, skipped=result.skipped)
-
-    def _publish_state(self, session: "SparkSession", batch: int) -> None:
-        """What the batch before has changed of the state."""
-        topic, sink = self._state_topic, self._sink
-        if topic is not None and batch >= 0 and not moves_state(self.spec.checkpoint, batch):
-            assert sink is not None
-            sink.add(topic.records(session, batch), [topic.output])
-
-    def _publish_last_state(self) -> None:
-        """Where no batch follows the last one, a row that says nothing makes one, for what that has changed."""
-        topic, batch = self._state_topic, self._last_batch
-        if topic is None or batch <= self._looked_at or not self._is_waiting():
-            return
-        self._looked_at = batch
-        if not moves_state(self.spec.checkpoint, batch) and not topic.records(self._root, batch).isEmpty():
-            self._injections.put(0, self._last_look)
 
     def _pin(self) -> dict[str, dict[int, int]]:
         """Move the tables to where their topics are now: all that is committed, nothing that is not."""
@@ -503,7 +519,9 @@ class RunningJob:
                 frames[each.parameter] = mine.select(f"{each.parameter}.*")
             else:
                 frames[each.parameter] = self._tables[each.parameter].frame(rows.sparkSession)
-        return tuple(map(with_position, call(self.spec.job, frames, self.spec.version.directory)))
+        with running(self._indexes):
+            results = call(self.spec.job, frames, self.spec.version.directory)
+        return tuple(map(with_position, results))
 
     # -- books and news
 
@@ -538,7 +556,10 @@ class RunningJob:
 
     def beat(self) -> None:
         """Pass on what is known of idle and finished inputs, and what the last batch has changed of the state."""
-        self._publish_last_state()
+        # Where no batch follows the last one, a row that says nothing makes one, for what it has changed of the state.
+        state = self._state_topic
+        if state is not None and self._is_waiting() and state.is_behind(self._root, self._last_batch):
+            self._injections.put(0, self._last_look)
         spoken = {each.topic: self._follower.statement(each.topic) for each in self.spec.streams}
         with self._lock:
             processed = self.processed
@@ -610,6 +631,12 @@ def tables_of(
         for each in spec.inputs
         if each.kind == "changelog"
     }
+
+
+def indexes_of(spec: JobSpec, spark: "SparkSession", connection: Connection) -> JobIndexes:
+    """Its local indexes: beside its checkpoint, or wherever the executors are."""
+    place = spec.home.absolute() if is_local(str(spark.sparkContext.master)) else Path("mainstem", spec.key)
+    return JobIndexes(connection, spec.outputs, place / "index")
 
 
 def table_reads(tables: Mapping[str, PinnedTable]) -> Reads:

@@ -10,7 +10,7 @@ Sources stand in the order of the query's plan. A topic is read by one source on
 so its name is taken as the source's.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ class _Files(msgspec.Struct, rename="camel"):
     log_offset: int = -1
 
 
+_VERSION = "v1"
 _PARTITIONS = "spark.sql.shuffle.partitions"
 
 NOTHING = BatchPlan(0, {})
@@ -59,6 +60,43 @@ def records_between(start: Mapping[str, NextOffsets], end: Mapping[str, NextOffs
     )
 
 
+def plan_text(about: Mapping[str, Any], sources: Iterable[str]) -> bytes:
+    """The file of a batch: what Spark says of it, and a line for each of its sources."""
+    return "\n".join([_VERSION, msgspec.json.encode(about).decode(), *sources]).encode()
+
+
+def source_line(positions: NextOffsets) -> str:
+    """Where a batch ends in the topics of one source."""
+    return msgspec.json.encode(
+        {topic: {str(at): offset for at, offset in each.items()} for topic, each in positions.items()}
+    ).decode()
+
+
+def read_lines(path: Path) -> tuple[dict[str, Any], list[str]]:
+    """What Spark says of a batch, and the lines of its sources.
+
+    Raises:
+        CorruptData: the file is missing or has another format.
+    """
+    try:
+        version, metadata, *lines = path.read_text().splitlines()
+        if version != _VERSION:
+            raise CorruptData(f"{path}: expected version {_VERSION}, found {version!r}")
+        return msgspec.json.decode(metadata, type=dict[str, Any]), lines
+    except (OSError, ValueError, msgspec.DecodeError) as error:
+        raise CorruptData(f"{path}: expected the plan of a batch: {error}") from error
+
+
+def source_of(line: str) -> dict[str, Any]:
+    """What a source's line says; nothing where it has not seen anything yet."""
+    return {} if line in ("", "-") else msgspec.json.decode(line, type=dict[str, Any])
+
+
+def has_topics(source: Mapping[str, Any]) -> bool:
+    """Whether a source is one of topics, and no other."""
+    return all(isinstance(each, dict) for each in source.values())
+
+
 def read_plan(checkpoint: Path, batch: int) -> BatchPlan:
     """The plan of `batch`; before batch 0 nothing is read and there is no watermark.
 
@@ -68,20 +106,17 @@ def read_plan(checkpoint: Path, batch: int) -> BatchPlan:
     if batch < 0:
         return NOTHING
     path = checkpoint / "offsets" / str(batch)
+    metadata, lines = read_lines(path)
     try:
-        version, metadata, *lines = path.read_text().splitlines()
-        if version != "v1":
-            raise CorruptData(f"{path}: expected version v1, found {version!r}")
         positions: NextOffsets = {}
         injections = -1
-        for line in lines:
-            source = {} if line in ("", "-") else msgspec.json.decode(line, type=dict[str, Any])
-            if all(isinstance(value, dict) for value in source.values()):
+        for source in map(source_of, lines):
+            if has_topics(source):
                 positions |= msgspec.convert(source, NextOffsets, strict=False)
             else:
                 injections = msgspec.convert(source, prepared(_Files)).log_offset
         ends = {topic: {topic: by_partition} for topic, by_partition in positions.items()}
-        about = msgspec.json.decode(metadata, type=prepared(_Metadata))
+        about = msgspec.convert(metadata, prepared(_Metadata))
         return BatchPlan(about.batch_watermark_ms, ends, injections, int(about.conf.get(_PARTITIONS, 0)))
-    except (OSError, ValueError, msgspec.DecodeError) as error:
+    except (ValueError, msgspec.MsgspecError) as error:
         raise CorruptData(f"{path}: expected the plan of a batch: {error}") from error

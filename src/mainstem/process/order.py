@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _PASSES = frozenset({
     "CollectMetrics", "Deduplicate", "DeduplicateWithinWatermark", "EventTimeWatermark", "Filter", "Generate",
-    "RebalancePartitions", "Repartition", "RepartitionByExpression", "ResolvedHint", "Sample", "SubqueryAlias", "View",
+    "RebalancePartitions", "Repartition", "RepartitionByExpression", "ResolvedHint", "Sample", "Sort", "SubqueryAlias", "View",
 })  # fmt: skip
 """Operators with one input whose rows are the same whatever columns it has besides; a Deduplicate names its own."""
 _ABOVE = frozenset({"Filter", "Project", "SubqueryAlias", "View"})

@@ -13,7 +13,7 @@ import msgspec
 from mainstem.client.connection import Connection
 from mainstem.client.topics import topic_ids
 from mainstem.process.declare import Job, Kind, Output
-from mainstem.process.reading import ERROR, HEADERS, OWN, POSITION, REASON, RECORD, REJECTED
+from mainstem.process.reading import DELETED, ERROR, HEADERS, OWN, POSITION, REASON, RECORD, REJECTED
 from mainstem.process.sink import OutputTopic
 from mainstem.registry.client import Registry
 from mainstem.registry.quarantine import (
@@ -119,6 +119,8 @@ def _records(job: Job, rows: "DataFrame", output: JobOutput, quarantine: Quarant
     if output.declared.kind == "changelog":
         key = F.coalesce(key, no_key(job, output.declared.key))
     value = row_bytes(output.schema_id, output.schema)
+    if DELETED in rows.columns:
+        value = F.when(~F.coalesce(F.col(DELETED), F.lit(False)), value)
     others = {}
     if REJECTED in rows.columns:
         reason = F.col(REJECTED)

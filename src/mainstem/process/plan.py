@@ -73,7 +73,7 @@ class PlannedJob(msgspec.Struct, frozen=True):
     key: list[str]
     event_time: str | None
     watermark: str | None
-    state: str | None  # the operator that keeps it
+    state: str | None  # what keeps it, an operator or a local index
     determinism: str | None
     reason: str
     keeps_order: bool | None  # of the rows of a key
@@ -219,9 +219,9 @@ def _job(
             schemas.setdefault(
                 each.topic, TopicSchema(each.topic, schema, 0, {})
             )  # a guess, where version 1 is not there
-        known = {"columns": _columns(found.output), "event_time": found.event_time, "state": found.stateful,
+        known = {"columns": _columns(found.output), "event_time": found.event_time, "state": _state(found),
                  "determinism": found.determinism.value, "reason": found.reason, "keeps_order": found.keeps_order,
-                 "order_lost_by": found.order_lost_by, "slices": found.stateful is None and not job.is_realtime,
+                 "order_lost_by": found.order_lost_by, "slices": _state(found) is None and not job.is_realtime,
                  "change": _change(found, data, name, config)}  # fmt: skip
     watermark = f"{job.watermark.column}, {job.watermark.delay}" if job.watermark else None
     return PlannedJob(
@@ -238,6 +238,11 @@ def _job(
         guarantee=guarantee_of(job, config),
         **known,
     )
+
+
+def _state(found: Analysis) -> str | None:
+    """What keeps something from one batch to the next, in words."""
+    return found.stateful or (f"the local index of {', '.join(found.indexes)}" if found.indexes else None)
 
 
 def _change(found: Analysis, data: Path | None, name: str, config: JobConfig) -> str | None:

@@ -11,7 +11,6 @@ without, after it, closes the windows that the newest rows have brought the wate
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -20,7 +19,7 @@ from mainstem.client.progress import NextOffsets, merge_positions
 from mainstem.core import CorruptData
 from mainstem.core.files import sync_directory, write_atomically
 from mainstem.core.prepared import prepared
-from mainstem.process.offsets import read_plan
+from mainstem.process.offsets import has_topics, plan_text, read_lines, read_plan, source_of
 
 
 class Stand(msgspec.Struct, frozen=True):
@@ -99,24 +98,22 @@ def plant(checkpoint: Path, batch: int, step: Step, now_ms: int) -> None:
         CorruptData: the plan of `batch` is not as Spark wrote it.
     """
     before = checkpoint / "offsets" / str(batch)
+    about, lines = read_lines(before)
     try:
-        version, metadata, *lines = before.read_text().splitlines()
-        about = msgspec.json.decode(metadata, type=dict[str, Any])
         planned = [_moved(line, step.ends) for line in lines]
-    except (OSError, ValueError, msgspec.DecodeError) as error:
+    except (ValueError, msgspec.DecodeError) as error:
         raise CorruptData(f"{before}: expected the plan of a batch: {error}") from error
     about |= {"batchWatermarkMs": step.watermark, "batchTimestampMs": now_ms}
-    text = "\n".join([version, msgspec.json.encode(about).decode(), *planned])
     path = before.with_name(str(batch + 1))
     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # of what was there; Spark does without one
     sync_directory(path.parent)
-    write_atomically(path, text.encode())
+    write_atomically(path, plan_text(about, planned))
 
 
 def _moved(line: str, ends: NextOffsets) -> str:
     """A source's line of a plan with other ends; what is no topic stays as it is."""
-    source = {} if line in ("", "-") else msgspec.json.decode(line, type=dict[str, Any])
-    if not source or not all(isinstance(each, dict) for each in source.values()):
+    source = source_of(line)
+    if not source or not has_topics(source):
         return line
     moved = {
         topic: each | {str(partition): offset for partition, offset in ends.get(topic, {}).items()}

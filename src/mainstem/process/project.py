@@ -101,6 +101,7 @@ class JobConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             there is none, version 1 starts.
         max_offsets_per_trigger: most records of one batch, and with it of its transaction.
         transaction_timeout_seconds: for writing one batch; readers wait so long for a dead driver's.
+        batch_timeout_seconds: for a batch as a whole; then it is given up, and tried again as any that fails.
         state_partitions: in how many parts the job's state is kept; where that changes, the next start moves it.
         checkpoint_in_log: keep a copy of the job's checkpoint in the log, for `mainstem job restore` where its disk is
             lost. A job without state needs none.
@@ -114,6 +115,7 @@ class JobConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: str = ""
     max_offsets_per_trigger: Annotated[int, Meta(ge=1)] = 100_000
     transaction_timeout_seconds: Annotated[int, Meta(ge=1, le=900)] = 60
+    batch_timeout_seconds: Annotated[int, Meta(ge=1)] = 3600
     state_partitions: Annotated[int, Meta(ge=1)] = 4
     checkpoint_in_log: bool = False
     realtime_batch: str = "30 seconds"

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from mainstem.client.basis import furthest
-from mainstem.client.catalog import current_versions, entries, read_catalog
+from mainstem.client.catalog import current_versions, entries, outputs_of, read_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.internal import COMMITS, job_key
 from mainstem.client.progress import Marker, NextOffsets, merge_positions, read_markers
@@ -84,11 +84,12 @@ class Look(msgspec.Struct, frozen=True):
         marker = self.markers.get(job_key(job, version))
         return marker is not None and bool(marker.ends)
 
-    def written(self, job: str, version: str) -> dict[int, int]:
-        """Where the output of a version ended with the batch that is its last one here, as that says itself: the topic
-        was asked for its end later, and may have more. Where it does not say, that end; see `is_of_one_moment`.
+    def written(self, job: str, version: str, topic: str = "") -> dict[int, int]:
+        """Where the output of a version, or another `topic` that it writes, ended with the batch that is its last one
+        here, as that says itself: the topic was asked for its end later, and may have more. Where it does not say, that
+        end; see `is_of_one_moment`.
         """
-        output = str(self.about(job, version)["output"])
+        output = topic or str(self.about(job, version)["output"])
         if not self.says_ends(job, version):
             return self.end(output)
         own = self.markers[job_key(job, version)].ends.get(output, {})
@@ -98,7 +99,7 @@ class Look(msgspec.Struct, frozen=True):
         """Job and version that write a topic."""
         for job, entry in entries(self.catalog, "job").items():
             for version, about in entry.get("versions", {}).items():
-                if about.get("output") == topic:
+                if topic in outputs_of(about).values():
                     return job, version
         return None
 
@@ -114,7 +115,7 @@ def look(connection: Connection, *, decided: bool = False) -> Look:
     markers = read_markers(connection, decided=decided) if COMMITS in existing else {}
     catalog = read_catalog(connection)
     versions = [about for entry in entries(catalog, "job").values() for about in entry.get("versions", {}).values()]
-    wanted = {topic for about in versions for topic in (about.get("output"), *about.get("inputs", {}).values())}
+    wanted = {topic for about in versions for topic in (*outputs_of(about).values(), *about.get("inputs", {}).values())}
     ends = stable_offsets(connection, {name: existing[name].partitions for name in sorted(wanted & existing.keys())})
     return Look(catalog, markers, ends)
 

@@ -31,9 +31,11 @@ REJECTED = "_rejected"
 """The column of a result that says why a row is rejected; null: it is not."""
 HEADERS = "_headers"
 """The column of a result with the headers that its record is to have."""
+DELETED = "_deleted"
+"""The column of a table's result that says whether the row of this key is to go."""
 ERROR, REASON = "_error", "_reason"
 """The columns of a record that is kept out: a code for programs, and a line for people."""
-OWN = frozenset({POSITION, RECORD, REJECTED, HEADERS})
+OWN = frozenset({POSITION, RECORD, REJECTED, HEADERS, DELETED})
 """Columns of a result that are none of its record's."""
 
 _LOW = 0xFFFFFFFF

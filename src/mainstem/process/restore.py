@@ -21,7 +21,7 @@ from mainstem.core.files import make_directory, sync_directory, write_atomically
 from mainstem.process.another_version import start_another
 from mainstem.process.checkpoint_copy import note, split_key, write_part
 from mainstem.process.injections import INJECTIONS
-from mainstem.process.offsets import read_plan
+from mainstem.process.offsets import plan_text, read_plan, source_line
 from mainstem.process.sink_checkpoint import INJECTION_SOURCE, Checkpoint
 from mainstem.process.sink_commit import fence_job
 from mainstem.process.versions import live_versions, read_fixed
@@ -119,14 +119,10 @@ def _receive(connection: Connection, topic: str, directory: Path) -> dict[str, i
 def _write_position(directory: Path, marker: Marker) -> None:
     """As Spark writes it for a query without state that has ended its batch; sources stand in the order of its plan."""
     about = {"batchWatermarkMs": 0, "batchTimestampMs": int(time.time() * 1000), "conf": {}}
-    sources = [
-        {topic: {str(partition): offset for partition, offset in offsets.items()} for topic, offsets in each.items()}
-        for each in marker.end_offsets.values()
-    ]
-    plan = ["v1", *(msgspec.json.encode(each).decode() for each in (about, *sources))]
+    plan = plan_text(about, map(source_line, marker.end_offsets.values()))
     write_atomically(directory / "metadata", msgspec.json.encode({"id": marker.checkpoint}))
     for batch in range(max(0, marker.batch - 1), marker.batch + 1):  # Spark never has one plan without that before it
-        write_atomically(directory / "offsets" / str(batch), "\n".join(plan).encode())
+        write_atomically(directory / "offsets" / str(batch), plan)
     write_atomically(directory / "commits" / str(marker.batch), b'v1\n{"nextBatchWatermarkMs":0}')
 
 

@@ -24,6 +24,7 @@ from mainstem.client.progress import Marker, NextOffsets, Output, Reads
 from mainstem.core import MainstemError, TopicPartition, UserError
 from mainstem.core.logging import get_logger
 from mainstem.process.checkpoint_copy import CheckpointCopy
+from mainstem.process.murmur2 import partition_by
 from mainstem.process.reading import BooksMissing, metrics_of
 from mainstem.process.session import check_rules, is_local
 from mainstem.process.sink_commit import BatchCommitter, JobIdentity, TaskOutput, TaskPlan
@@ -269,10 +270,10 @@ class BatchSink:
         if "_partition" in rows.columns:
             place = F.coalesce(F.col("_partition"), place)
         given = F.col("partition") if "partition" in rows.columns else F.lit(None).cast("int")
-        hashed = kafka_murmur2(rows.sparkSession, F.col("key")).bitwiseAND(F.lit(0x7FFFFFFF))
         base, cases = 0, []
         for output in outputs:
-            chosen = F.coalesce(given, hashed % output.partitions, F.pmod(place, F.lit(output.partitions)))
+            hashed = partition_by(rows.sparkSession, F.col("key"), output.partitions)
+            chosen = F.coalesce(given, hashed, F.pmod(place, F.lit(output.partitions)))
             cases.append((output.topic, chosen + base))
             base += output.partitions
         if not cases:
@@ -290,24 +291,3 @@ def _partitions(outputs: Sequence[OutputTopic]) -> tuple[TopicPartition, ...]:
 
 def _order(rows: "DataFrame") -> list[str]:
     return [name for name in ORDER if name in rows.columns]
-
-
-def kafka_murmur2(spark: "SparkSession", key: "Column") -> "Column":
-    """Kafka's own murmur2, called from the code that Spark generates: the connector's jars have it, and a Python
-    function in this place would send every row through a worker once more, before the shuffle.
-    """
-    from pyspark.sql import Column
-
-    jvm: Any = spark._jvm
-    utils = jvm.org.apache.spark.util.Utils.classForName("org.apache.kafka.common.utils.Utils", True, False)
-    expressions, to_seq = (
-        jvm.org.apache.spark.sql.classic.ExpressionUtils,
-        jvm.org.apache.spark.api.python.PythonUtils.toSeq,
-    )
-    arguments = to_seq([expressions.expression(key._jc)])
-    integer, none = jvm.org.apache.spark.sql.types.DataType.fromDDL("int"), jvm.scala.Option.empty()
-    # Arguments after the input types: propagate null, the result is nullable, it is deterministic.
-    call = jvm.org.apache.spark.sql.catalyst.expressions.objects.StaticInvoke(
-        utils, integer, "murmur2", arguments, to_seq([]), True, True, True, none
-    )
-    return Column(expressions.column(call))

@@ -30,7 +30,8 @@ from mainstem.core.prepared import prepared
 from mainstem.process.books import StreamBooks
 from mainstem.process.calling import call
 from mainstem.process.diagnosis import failed
-from mainstem.process.job import JobSpec, sink_of, table_reads, tables_of, topics_of
+from mainstem.process.job import JobSpec, indexes_of, sink_of, table_reads, tables_of, topics_of
+from mainstem.process.local_index import running
 from mainstem.process.order import with_position
 from mainstem.process.outputs import Quarantine, records
 from mainstem.process.project import Input
@@ -221,6 +222,7 @@ class SliceRunner:
         for table in tables.values():
             table.move()
         kept: list[DataFrame] = []
+        indexes = indexes_of(spec, session, self._connection)
         books = StreamBooks(spec.name, self._connection, spec.streams, spec.partitions, self._quarantine, None)
         starts, ends = ({topic: {topic: each} for topic, each in side.items()} for side in (plan.starts, plan.ends))
 
@@ -242,7 +244,8 @@ class SliceRunner:
             if spec.analysis.reads_again:  # what is read twice would be counted twice
                 kept = [frame.persist() for frame in frames.values()]
             frames |= {parameter: table.frame(session) for parameter, table in tables.items()}
-            results = [with_position(each) for each in call(spec.job, frames, spec.version.directory)]
+            with running(indexes):
+                results = [with_position(each) for each in call(spec.job, frames, spec.version.directory)]
             done = sink.write(
                 records(spec.job, results, spec.results, self._quarantine, self._clock.now_ms()),
                 number,
@@ -252,6 +255,7 @@ class SliceRunner:
                 topics=lambda: self._topics.kept | self._quarantine.kept,
             )
         finally:
+            indexes.release()
             for frame in kept:
                 frame.unpersist()
             for table in tables.values():

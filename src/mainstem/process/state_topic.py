@@ -26,7 +26,8 @@ from mainstem.core.prepared import prepared
 from mainstem.process.declare import BadDeclaration, Job
 from mainstem.process.outputs import JobOutput, no_key
 from mainstem.process.plan_nodes import analyzed, class_of, items_of, nodes_of
-from mainstem.process.sink import OutputTopic
+from mainstem.process.repartition import moves_state
+from mainstem.process.sink import BatchSink, OutputTopic
 from mainstem.registry.spark import key_bytes, row_bytes
 
 if TYPE_CHECKING:
@@ -95,12 +96,8 @@ def state_table(job: Job, result: "DataFrame") -> StateTable:
         )
         query.awaitTermination()
         found = _table(result.sparkSession, directory, _buffers(result))
-    if found is None:
-        raise BadDeclaration(
-            job.location,
-            f"{job.name}: a join of two streams keeps rows of its inputs: there is no state to publish",
-            hint="remove state=…, and read the inputs",
-        )
+    if isinstance(found, str):
+        raise BadDeclaration(job.location, f"{job.name}: {found}: there is no state to publish", hint="remove state=…")
     if job.state.key != found.key:
         raise BadDeclaration(
             job.state.location,
@@ -123,8 +120,21 @@ class StateTopic:
     def __init__(self, job: Job, output: JobOutput, columns: "StructType", checkpoint: Path) -> None:
         self.output = OutputTopic(output.topic, output.partitions)
         self._job, self._output, self._columns, self._checkpoint = job, output, columns, checkpoint
+        self._looked_at = -1  # the last batch of which it is known whether it has changed the state
 
-    def records(self, session: "SparkSession", batch: int) -> "DataFrame":
+    def publish(self, sink: BatchSink, session: "SparkSession", batch: int) -> None:
+        """Write what `batch` has changed with the batch that follows it; nothing where there was none before."""
+        if batch >= 0 and not moves_state(self._checkpoint, batch):
+            sink.add(self._records(session, batch), [self.output])
+
+    def is_behind(self, session: "SparkSession", batch: int) -> bool:
+        """Whether `batch`, the last one, has changed the state; no where that was asked before."""
+        if batch <= self._looked_at:
+            return False
+        self._looked_at = batch
+        return not moves_state(self._checkpoint, batch) and not self._records(session, batch).isEmpty()
+
+    def _records(self, session: "SparkSession", batch: int) -> "DataFrame":
         """What `batch` has changed, as the sink takes it; its end is written down in the checkpoint."""
         from pyspark.sql import functions as F
 
@@ -140,13 +150,13 @@ class StateTopic:
         )
 
 
-def _table(spark: "SparkSession", checkpoint: str, buffers: Sequence[str]) -> StateTable | None:
-    """None: it cannot be read as changes."""
+def _table(spark: "SparkSession", checkpoint: str, buffers: Sequence[str]) -> StateTable | str:
+    """A text: why it cannot be published."""
     from pyspark.sql import types as T
 
     operator, variables = _kept(spark, checkpoint)
     if operator == _JOIN:
-        return None
+        return "a join of two streams keeps rows of its inputs"
     if not operator.startswith(_FUNCTION):
         keys, values = _leaves(_feed(spark, checkpoint, 0).schema)
         names = _distinct([each.name for each in keys], [each.name for each in values], buffers)
@@ -155,7 +165,7 @@ def _table(spark: "SparkSession", checkpoint: str, buffers: Sequence[str]) -> St
         return StateTable(T.StructType(columns), tuple(names[: len(keys)]))
     schemas = {each.state_name: _feed(spark, checkpoint, 0, each.state_name).schema for each in variables}
     if not schemas:
-        return None
+        return "its state function keeps neither values nor maps"
     columns = [
         T.StructField(each.name, each.type) for each in _flat(next(iter(schemas.values()))["key"].dataType, "key")
     ]

@@ -9,7 +9,7 @@ https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-d
 
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import MAX_PREC, Context, Decimal
 from functools import lru_cache
@@ -165,6 +165,25 @@ def key_text(row: Mapping[str, Any], columns: tuple[str, ...]) -> bytes:
     return json.dumps(parts, separators=(",", ":")).encode()
 
 
+def key_values(data: bytes, columns: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """The other way: the key columns that a key's bytes stand for.
+
+    Args:
+        data: what `key_text` gave.
+        columns: of the key, each with its type as Spark calls it.
+
+    Raises:
+        BadValue: it is no such key.
+    """
+    try:
+        text = data.decode()
+        parts = [text] if len(columns) == 1 else json.loads(text)
+        return {name: _READ[kind](part) for (name, kind), part in zip(columns, parts, strict=True)}
+    except (ValueError, KeyError, TypeError) as error:
+        expected = ", ".join(f"{name} {kind}" for name, kind in columns)
+        raise BadValue(f"expected a key of {expected}, found {data[:40]!r}") from error
+
+
 def _key_part(column: str, value: Any) -> str | float:
     match value:
         case str() | int() | float():  # a truth value is an int
@@ -192,3 +211,14 @@ def _key_part(column: str, value: Any) -> str | float:
 def _trimmed(text: str) -> str:
     """Without the zeros at the end of a fraction."""
     return text.rstrip("0") if "." in text else text
+
+
+def _truth(part: str | bool) -> bool:
+    return {"true": True, "false": False}[part] if isinstance(part, str) else part
+
+
+_READ: Mapping[str, Callable[[Any], Any]] = {
+    "string": str, "tinyint": int, "smallint": int, "int": int, "bigint": int, "boolean": _truth,
+    "date": date.fromisoformat, "timestamp": datetime.fromisoformat,
+}  # fmt: skip
+"""From a part of a key to its value, by the types that `registry.spark` takes for keys."""

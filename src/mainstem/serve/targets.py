@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from mainstem.client.catalog import current_versions, cutovers, entries, plain_name, previous_versions
+from mainstem.client.catalog import current_versions, cutovers, entries, named_outputs, previous_versions
 from mainstem.client.progress import NextOffsets
 
 Catalog = Mapping[str, dict[str, Any]]
@@ -77,10 +77,9 @@ def is_kept(catalog: Catalog, old: Target) -> bool:
 
 def _outputs(catalog: Catalog, versions: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """Plain name -> topic and version, of these versions of jobs."""
-    found = {}
+    found: dict[str, tuple[str, str]] = {}
     for job, entry in entries(catalog, "job").items():
         version = versions.get(job, "")
-        output = entry.get("versions", {}).get(version, {}).get("output", "")
-        if output:
-            found[plain_name(version, output)] = output, version
+        named = named_outputs(version, entry.get("versions", {}).get(version, {}))
+        found |= {name: (topic, version) for name, topic in named.items()}
     return found

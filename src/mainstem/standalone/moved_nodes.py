@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from mainstem.client.basis import HEADER
-from mainstem.client.catalog import entries, plain_name, read_catalog
+from mainstem.client.catalog import entries, read_catalog
 from mainstem.client.connection import Connection
 from mainstem.core import Clock, SystemClock
 from mainstem.core.http import open_request
@@ -73,7 +73,7 @@ def wait_for_nodes(
 
 def views_of(catalog: Mapping[str, dict[str, Any]], moves: Moves) -> Sequence[tuple[str, str, str]]:
     """Node, view and address of those that have a moved job's topic by its plain name."""
-    names = {plain_name(move.version, move.output) for move in moves.moves}
+    names = {name for move in moves.moves for name in move.named}
     return [
         (node, view, str(about["address"]))
         for node, about in sorted(entries(catalog, "node").items())

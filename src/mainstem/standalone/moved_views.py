@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 
-from mainstem.client.catalog import plain_name
 from mainstem.connect.sinks.delta_views import read_views, views_directory
 from mainstem.core import Clock, SystemClock
 from mainstem.process.cutover import Move
@@ -68,8 +67,8 @@ def moved_views(places: Mapping[str, Path], patterns: Mapping[str, str], moves: 
         views = views_directory(tables)
         links = read_views(views)
         for move in moves:
-            if re.fullmatch(patterns[lakehouse], move.output) and any(move.at.get(move.output, {}).values()):
-                name = plain_name(move.version, move.output)
-                moved = links.get(name) == move.output
-                found.append(MovedView(lakehouse, str(views / name), str(tables / move.output), moved))
+            for name, topic in move.named.items():
+                if re.fullmatch(patterns[lakehouse], topic) and any(move.at.get(topic, {}).values()):
+                    moved = links.get(name) == topic
+                    found.append(MovedView(lakehouse, str(views / name), str(tables / topic), moved))
     return found

@@ -61,6 +61,15 @@ def test_a_name_leads_to_the_table_of_the_current_version(tmp_path):
     assert wanted_views(catalog, "tops") == [View("tops", "tops")]
 
 
+def test_all_topics_of_a_job_have_a_name():
+    versions = {"1": {"output": "paid", "also": {"refunds": "refunds"}}}
+    versions["2"] = {"output": "paid.v2", "also": {"refunds": "refunds.v2", "paid.state": "paid.state.v2"}}
+    catalog = {"job:paid": {"versions": versions, "current": "1"}}
+    assert wanted_views(catalog, ALL) == [View("paid", "paid"), View("refunds", "refunds")]
+    catalog |= with_cutover(catalog, {"paid": "2"}, {"paid": {"refunds.v2": {0: 5}}}, 1)
+    assert wanted_views(catalog, "refunds.*") == [View("refunds", "refunds.v2", {0: 5}, 1)]
+
+
 def test_a_name_moves_once_its_table_has_what_the_version_had_reached(tmp_path):
     put(tmp_path, "sums", 9)
     present, view = {"sums": "sums"}, View("sums", "sums.v2", {0: 7}, 1)

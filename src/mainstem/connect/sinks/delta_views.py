@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from mainstem.client.basis import reaches
-from mainstem.client.catalog import current_versions, cutovers, entries, plain_name, read_catalog
+from mainstem.client.catalog import current_versions, cutovers, entries, named_outputs, read_catalog
 from mainstem.client.connection import Connection
 from mainstem.client.errors import UnknownTopic
 from mainstem.client.internal import CATALOG
@@ -52,15 +52,14 @@ def views_directory(tables: Path) -> Path:
 
 
 def wanted_views(catalog: Mapping[str, dict[str, Any]], topics: str) -> list[View]:
-    """Where names should lead to, of the jobs whose output fits the expression `topics` of a lakehouse."""
+    """Where names should lead to, of the jobs whose outputs fit the expression `topics` of a lakehouse."""
     moved, current, found = cutovers(catalog), current_versions(catalog), []
     for job, entry in entries(catalog, "job").items():
         version = current[job]
-        output = entry.get("versions", {}).get(version, {}).get("output", "")
-        if output and re.fullmatch(topics, output):
-            cut = moved[job] if job in moved and moved[job].version == version else None
-            name = plain_name(version, output)
-            found.append(View(name, output, cut.at.get(output, {}), cut.since_ms) if cut else View(name, output))
+        cut = moved[job] if job in moved and moved[job].version == version else None
+        for name, topic in named_outputs(version, entry.get("versions", {}).get(version, {})).items():
+            if re.fullmatch(topics, topic):
+                found.append(View(name, topic, cut.at.get(topic, {}), cut.since_ms) if cut else View(name, topic))
     return found
 
 
