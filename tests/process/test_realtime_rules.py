@@ -35,9 +35,9 @@ def planned(spark, directory, function, settings="", room=None):
     "function",
     [
         'def fast(orders):\n    return orders.filter("cents > 0").withColumn("x", F.explode(F.array("id", "cents")))',
-        'def fast(orders, others):\n    return orders.select("customer", "_record.key").union(others.select("customer", "_record.key"))',
-        'def fast(orders):\n    return "WITH paid AS (SELECT * FROM orders WHERE cents > 0) SELECT customer, id FROM paid"',
-        'def fast(orders):\n    return orders.select("customer", "id", "cents").unpivot("customer", ["id", "cents"], "k", "v")',
+        'def fast(orders, others):\n    return orders.select("customer", "cents").union(others.select("customer", "id"))',
+        'def fast(orders):\n    return "WITH paid AS (SELECT * FROM orders WHERE cents > 0) SELECT customer FROM paid"',
+        'def fast(orders):\n    return orders.unpivot("customer", ["id", "cents"], "k", "v")',
     ],
     ids=["explode", "union", "sql", "unpivot"],
 )

@@ -25,8 +25,9 @@ LEAST_BATCH_MS = 5000
 """Spark refuses less."""
 
 _ALLOWED = frozenset({
-    "CollectMetrics", "CTERelationDef", "CTERelationRef", "EventTimeWatermark", "Expand", "Filter", "Generate", "LocalRelation",
-    "OneRowRelation", "Project", "ResolvedHint", "SubqueryAlias", "Union", "UnresolvedHint", "View", "WithCTE",
+    "CollectMetrics", "CTERelationDef", "CTERelationRef", "EventTimeWatermark", "Expand", "Filter", "Generate",
+    "LocalRelation", "OneRowRelation", "Project", "ResolvedHint", "SubqueryAlias", "Union", "UnresolvedHint",
+    "View", "WithCTE",
 })  # fmt: skip
 """Nodes of a plan whose streams run in Real-Time Mode; its leaves are the streams."""
 _IN_WORDS = {
