@@ -104,7 +104,7 @@ test: tools browser
 	    esac; echo "{}"; echo "$$said"; exit $$code'
 
 # Their log is Kafka with --kafka.
-ON_KAFKA := tests/serve $(addprefix tests/process/test_,cutover.py diff.py landing.py reprocess.py seam.py splice.py)
+ON_KAFKA := tests/serve $(addprefix tests/process/test_,cutover.py diff.py landing.py realtime.py reprocess.py seam.py splice.py)
 
 test-long: setup
 	@$(PYTEST) --long --timeout 3600 -m "long or hypothesis"

@@ -365,7 +365,7 @@ class StatefulJob(TestedJob):
         return self._processed()
 
     def finish(self) -> list[dict[str, Any]]:
-        from mainstem.process.analysis import milliseconds
+        from mainstem.process.durations import milliseconds
 
         found: list[dict[str, Any]] = []
         step = self._analysis.horizon + (milliseconds(self._delay) or 0)

@@ -52,9 +52,30 @@ def test_jobs_are_listed_with_batch_and_lag(log):
         "0",
         "0",
         "3",
+        "exactly",
+        "once",
         "0",
         "0",
     ]
+
+
+def test_what_is_promised_of_rows_that_do_not_wait_is_told_and_they_are_not_counted(log):
+    told = "at least once: after a crash or a stop the rows of up to 9 seconds come again"
+    about = {"code": "c0de", "output": "urgent", "inputs": {"o": "orders"}, "guarantee": told}
+    write_catalog(Connection(log), {"job:urgent": {"versions": {"1": about}, "current": "1"}})
+    marker = Marker("urgent", "1", "uuid", 4, {"o": {"orders": {0: 0}}}, ends={"urgent": {0: 3}})
+    append(Connection(log), COMMITS, [(b"urgent@1", msgspec.json.encode(marker))])
+    shown = CliRunner().invoke(group, ["job", "show", "urgent", "--bootstrap", log]).stdout
+    assert told in shown
+    assert "not counted" in shown
+    (listed,) = [
+        line
+        for line in CliRunner().invoke(group, ["job", "list", "--bootstrap", log]).stdout.splitlines()
+        if "urgent" in line
+    ]
+    assert "at least once" in listed
+    (document,) = json.loads(CliRunner().invoke(group, ["job", "show", "urgent", "--json", "--bootstrap", log]).stdout)
+    assert (document["guarantee"], document["rows"]) == (told, None)
 
 
 def test_a_job_is_shown_with_the_code_it_runs_from(log):
@@ -131,7 +152,7 @@ def test_a_job_that_waits_for_its_first_start_is_shown(log, tmp_path):
         save(tmp_path, UpState(1, "p", log, "http://127.0.0.1:1", 0.0, [ChildState("spark", "running", 7)]))
         listed = CliRunner().invoke(group, ["job", "list", "--data", str(tmp_path)]).stdout
         shown = CliRunner().invoke(group, ["job", "show", "later", "--data", str(tmp_path)]).stdout
-    assert [line.split()[0] for line in listed.splitlines()[1:]] == ["later", "totals"]
+    assert [line.split()[0] for line in listed.splitlines()[1:]] == ["later", "totals", "urgent"]
     assert " ".join(listed.splitlines()[1].split()).endswith("idle topic crm.customers has no schema yet")
     assert listed.splitlines()[2].endswith("running")
     assert "idle: topic crm.customers has no schema yet" in shown

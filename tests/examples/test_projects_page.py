@@ -82,6 +82,25 @@ def test_a_state_is_a_table_that_another_job_joins(blocks: dict[str, list[str]],
     assert [each.name for each in so_far.columns or ()] == ["order_id", "amount_cents", "paid_at", "so_far"]
 
 
+CLICK = {"type": "record", "name": "Click", "fields": [
+    {"name": "customer_id", "type": "long"}, {"name": "page", "type": "string"},
+    {"name": "clicked_at", "type": {"type": "long", "logicalType": "timestamp-micros"}}]}  # fmt: skip
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark_runs_already")
+def test_the_job_whose_rows_do_not_wait_promises_what_the_page_says(
+    blocks: dict[str, list[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "clicks.py").write_text(blocks["python"][7])
+    (tmp_path / "clicks.avsc").write_text(json.dumps(CLICK))
+    settings = '[project]\njobs = "clicks.py"\n[topics."shop.clicks"]\nschema = "clicks.avsc"\n'
+    (tmp_path / "mainstem.toml").write_text(settings)
+    (job,) = planned_now(tmp_path, tmp_path / ".mainstem", None).jobs
+    assert job.guarantee == "at least once: after a crash or a stop the rows of up to 30 seconds come again"
+    assert (job.keeps_order, job.slices) == (True, False)
+
+
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark_runs_already")
 def test_a_local_index_ranks_payments_as_the_page_says(
@@ -203,7 +222,8 @@ def test_the_arguments_are_those_of_the_declarations() -> None:
             told[name] |= {argument: cell} if cell else {}
     for function in (topic, changelog, stream, table):
         parameters = inspect.signature(function).parameters.values()
-        defaults = {inspect.Parameter.empty: "required", None: "optional", (): "optional", "final": '"final"'}
+        defaults = {inspect.Parameter.empty: "required", None: "optional", (): "optional"}
+        defaults |= {text: f'"{text}"' for text in ("final", "batch")}
         assert told[function.__name__] == {each.name: defaults[each.default] for each in parameters}
         keywords = {each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY}
         assert told[function.__name__].keys() - keywords <= {"name"}

@@ -110,6 +110,12 @@ def test_outside_of_a_load_the_same_code_imports_and_declares_nothing():
         (lambda: table(to="t", key="a", watermark="10 minutes"), "expected watermark="),
         (lambda: table(to="t", key="a", watermark=("at",)), "expected watermark="),
         (lambda: table(to="t", key="a", emit="sometimes"), "emit is 'final' or 'changes'"),
+        (lambda: stream(to="t", latency="soon"), "expected latency='batch' or 'realtime', found 'soon'"),
+        (lambda: stream(to="t", latency="realtime", also=[topic("u")]), "without state, found also=…"),
+        (
+            lambda: stream(to="t", latency="realtime", watermark=("at", "1 day"), state=changelog("u", key="a")),
+            "found state=… and watermark=…",
+        ),
         (lambda: stream(to="t")(lambda *many: many), "has no name that could be a topic's"),
         (lambda: stream(to="t")(lambda: None), "at least one input"),
         (lambda: stream(to="t")(int), "expected a function"),

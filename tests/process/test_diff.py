@@ -166,6 +166,8 @@ def test_what_a_difference_may_come_from_is_told(log_connection, tmp_path, job):
     assert why() == "a heartbeat has closed windows of version 2 that version 1 has open still"
     assert why(windows_by="other") == ""
     assert why(reason="it asks for the time (now)") == "version 2 is batch-dependent: it asks for the time (now)"
+    told = "at least once: the rows of up to 5 seconds come again"
+    assert why(guarantee=told) == f"version 2 is there {told}"
     assert why(inputs={"o": "orders2"}) == "they read other topics: orders and orders2"
 
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from mainstem.client.append import append
-from mainstem.client.catalog import read_catalog
+from mainstem.client.catalog import read_catalog, write_catalog
 from mainstem.client.internal import PROGRESS, job_key
 from mainstem.client.progress import Progress
 from mainstem.core import UserError
@@ -58,6 +58,16 @@ def test_a_batch_that_ends_where_the_old_version_stopped_is_the_seam(log_connect
     found = seam(log_connection, tmp_path, job)
     assert (found.ends, found.repeated) == ({job: {0: 5}, f"{job}.v2": {0: 5}}, 0)
     assert found.batches == {"1": 5}  # `write_read` numbers it so
+
+
+def test_a_version_whose_rows_are_not_bound_to_batches_has_no_seam(log_connection, tmp_path, job):
+    batches(log_connection, job, 5, 8)
+    entry = read_catalog(log_connection)[f"job:{job}"]
+    entry["versions"]["2"]["guarantee"] = "at least once: the rows of up to 5 seconds come again"
+    write_catalog(log_connection, {f"job:{job}": entry})
+    for at_least_once in (False, True):
+        with pytest.raises(UserError, match=rf'^job {job}@2: latency="realtime": expected a version that a splice'):
+            seam(log_connection, tmp_path, job, at_least_once=at_least_once)
 
 
 def test_a_batch_of_the_old_version_that_comes_meanwhile_is_not_before_the_seam(

@@ -1,5 +1,6 @@
 """The session's rules hold, and nobody switches them off by accident."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,7 @@ from mainstem.process.session import (
     session_settings,
     start_session,
     workers_python,
+    tasks_at_once,
 )
 
 
@@ -143,6 +145,11 @@ def test_tasks_find_the_driver_where_the_settings_say():
     assert place("spark://a:7077", driver_host="b") == ("b", "b", 0)
     behind = {"driver_host": "shop.svc", "driver_bindAddress": "0.0.0.0", "mainstem_claims_port": "40000"}
     assert place("k8s://https://a", **behind) == ("shop.svc", "0.0.0.0", 40_000)
+
+
+def test_a_master_says_how_many_tasks_run_at_a_time():
+    masters = ["local", "local[3]", "local[ 5, 2]", "local[*]", "spark://host:7077", "yarn"]
+    assert [tasks_at_once(master) for master in masters] == [1, 3, 5, os.cpu_count(), None, None]
 
 
 def test_what_a_killed_jvm_left_is_deleted_by_the_next_start(tmp_path, monkeypatch):

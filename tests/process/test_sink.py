@@ -13,6 +13,7 @@ from mainstem.client import Connection, Security
 from mainstem.client.partitioner import partition_for
 from mainstem.client.progress import read_marker
 from mainstem.client.topics import end_offsets, ensure_internal_topics, ensure_topic
+from mainstem.process.identity import used_topics
 from mainstem.process.session import BadSparkSetting, check_rules
 from mainstem.process.sink import BatchSink, JobIdentity, OutputTopic, SinkRefused
 from mainstem.process.sink_claims import ClaimsServer
@@ -267,6 +268,26 @@ def test_all_of_the_jobs_own_work_is_done_before_anything_is_written(job, tmp_pa
     assert early == [[]]
     assert bool(claims) is not job.directly
     assert len(read(job.connection, job.output)) == 3
+
+
+def test_what_somebody_else_has_written_is_noted_with_what_is_added_to_it(job):
+    sink = job.open([OutputTopic(job.output, 4), OutputTopic(job.source, 1)])
+    rows = job.spark.createDataFrame([(job.source, b"k", b"kept out")], SCHEMA)
+    for batch in (0, 7):  # none of those between has found anything
+        (job.checkpoint / "offsets" / str(batch)).write_text("plan")
+
+        def reads():
+            sink.add(rows, [OutputTopic(job.source, 1)])
+            return {}
+
+        ends = {job.output: {0: 5 + batch, 1: 0}}
+        result = sink.note(batch, job.ends(batch), reads=reads, topics=lambda: {job.output: "its id"}, ends=ends)
+        assert (result.batch, result.skipped) == (batch, False)
+    marker = read_marker(job.connection, job.name, "v1")
+    assert (marker.batch, marker.end_offsets, marker.ends[job.output]) == (7, job.ends(7), {0: 12, 1: 0})
+    assert (marker.written.keys(), marker.topics) == ({job.source}, {job.output: "its id"})
+    assert used_topics(marker) == {job.source, job.output}
+    assert len(read(job.connection, job.source)) == 2
 
 
 def test_a_newer_driver_stops_an_older_one(job):

@@ -62,15 +62,29 @@ def plan(project: Path, data: Path | None, bootstrap: str | None, as_json: bool)
             j.determinism or "not known yet",
             j.keeps_order,
             j.slices,
+            j.guarantee.partition(":")[0],
             j.place,
         )
         for j in planned.jobs
     ]
-    columns = ["job", "version", "reads", "writes", "state", "determinism", "keeps order", "slices", "declared at"]
+    columns = [
+        "job",
+        "version",
+        "reads",
+        "writes",
+        "state",
+        "determinism",
+        "keeps order",
+        "slices",
+        "each row",
+        "declared at",
+    ]
     click.echo(to_table(columns, jobs) + "\n")
     for job in planned.jobs:
         if job.reason:
             click.echo(": ".join(filter(None, (job.name, job.determinism, job.reason))))
+        if ":" in job.guarantee:
+            click.echo(f"{job.name}: each row comes {job.guarantee}")
         if job.order_lost_by:
             click.echo(f"{job.name}: does not keep the order of a key's rows: {job.order_lost_by}")
     for line in planned.warnings:

@@ -7,9 +7,9 @@ class Node(msgspec.Struct, frozen=True):
     """A source, topic, job, splice, sink or view of the path.
 
     `kind`: one of these; `id` is `<kind>:<name>`, with the version of a job. `count`: records that it has written, or
-    rows that it has got; of a topic its end offsets, of a view those up to which it has applied its topics; `rate` is
-    what `count` grows by in a second, None where that is not known yet. `state` and `error` are what its process says
-    of it, "" where none does.
+    rows that it has got; of a job that does not count what it writes those that it has read; of a topic its end
+    offsets, of a view those up to which it has applied its topics; `rate` is what `count` grows by in a second, None
+    where that is not known yet. `state` and `error` are what its process says of it, "" where none does.
     """
 
     id: str
@@ -61,7 +61,7 @@ class JobVersion(msgspec.Struct, frozen=True):
     why: str
     batch: int | None
     lag: int | None
-    rows: int
+    rows: int | None
     late: int
     rate: float | None = None
 

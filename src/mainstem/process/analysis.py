@@ -16,6 +16,7 @@ import msgspec
 
 from mainstem.process.calling import call
 from mainstem.process.declare import BadDeclaration, Job, Output
+from mainstem.process.durations import milliseconds
 from mainstem.process.frozen import code_hash
 from mainstem.process.late import Windows, windows_of
 from mainstem.process.local_index import KnownIndexes, running
@@ -23,6 +24,7 @@ from mainstem.process.order import order_lost_by, with_position
 from mainstem.process.plan_nodes import ATTRIBUTE, analyzed, class_of, items_of, nodes_of
 from mainstem.process.project import Input
 from mainstem.process.reading import DELETED, HEADERS, OWN, RECORD, REJECTED, with_own
+from mainstem.process.realtime_rules import check_job
 from mainstem.process.state_topic import state_table
 from mainstem.process.upgrade import Shape, shape_of
 from mainstem.registry.spark import UnfitType, avro_schema, key_bytes
@@ -70,7 +72,6 @@ _OWN_TYPES = {
 _MARK = '"spark.watermarkDelayMs"'
 _CLOCK = re.compile(r"\b(current_timestamp|now|current_date|localtimestamp|current_time|curdate)\(")
 _DURATION = re.compile(r"cast\(((?:\d+ (?:days|hours|minutes|seconds|weeks)\s?)+) as interval\)|\b(\d{7,17})(?=[ )])")
-_SECONDS = {"weeks": 604_800, "days": 86_400, "hours": 3600, "minutes": 60, "seconds": 1}
 
 
 class Determinism(StrEnum):
@@ -200,6 +201,7 @@ def analyse(
         },
         partial(code_hash, directory),
     )
+    check_job(session, job, inputs, found, plans, stateful=stateful, is_python=bool(shape.code))
     return Analysis(
         results=results,
         stateful=stateful,
@@ -273,23 +275,6 @@ def _check_watermark(job: Job, inputs: Sequence[Input], types: Mapping[str, "Str
         raise BadDeclaration(
             job.location, f"{job.name}: expected a watermark delay like '10 minutes', found {job.watermark.delay!r}"
         )
-
-
-def milliseconds(duration: str) -> int | None:
-    """`10 minutes`, `1 hour 30 minutes`; None if it is no such duration."""
-    parts = re.findall(r"(\d+)\s*([a-z]+)", duration.strip().lower())
-    if not parts or re.sub(r"(\d+)\s*([a-z]+)|\s|,", "", duration.strip().lower()):
-        return None
-    total = 0
-    for number, unit in parts:
-        unit = unit if unit.endswith("s") else f"{unit}s"
-        if unit == "milliseconds":
-            total += int(number)
-        elif unit in _SECONDS:
-            total += int(number) * _SECONDS[unit] * 1000
-        else:
-            return None
-    return total
 
 
 def _stateful(job: Job, inputs: Sequence[Input], nodes: Sequence[Any]) -> str | None:

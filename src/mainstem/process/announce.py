@@ -10,6 +10,7 @@ from mainstem.client.catalog import TopicEntry
 from mainstem.client.catalog_changes import change_if_needed
 from mainstem.client.connection import Connection
 from mainstem.process.job import JobSpec
+from mainstem.process.realtime_rules import guarantee_of
 from mainstem.process.versions import is_retired
 from mainstem.registry.spark import subject_of
 
@@ -66,6 +67,8 @@ def _about(spec: JobSpec) -> dict[str, Any]:
     # What is written whenever it changes is there as soon as it was read: closing a window adds nothing.
     if analysis.stateful and spec.job.watermark is not None and spec.job.emit == "final":
         about["windows_by"] = spec.job.watermark.column
+    if fixed.realtime:
+        about["guarantee"] = guarantee_of(spec.job, spec.config)
     if fixed.sliced:
         about["sliced"] = True
     if fixed.also:

@@ -7,7 +7,7 @@ it with ten rows.
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal, TypeVar
@@ -19,6 +19,7 @@ from mainstem.core import UserError, is_topic_name
 Function = TypeVar("Function", bound=Callable[..., Any])
 Kind = Literal["stream", "changelog"]
 Emit = Literal["final", "changes"]
+Latency = Literal["batch", "realtime"]
 
 SINCE, UNTIL = "_since", "_until"
 """The columns of a table with its history: when a version of a row began to hold, and when it ended; null: it holds."""
@@ -89,11 +90,17 @@ class Job(msgspec.Struct, frozen=True):
     """Further topics that it writes: its function gives a result for `to` and one for each of them, in this order."""
     state: Topic | None = None
     """What it keeps over batches is published here."""
+    latency: Latency = "batch"
 
     @property
     def outputs(self) -> tuple[Output, ...]:
         """What its function returns, in this order: `to` first."""
         return (Output(self.to, self.kind, self.key, self.event_time), *map(_output, self.also))
+
+    @property
+    def is_realtime(self) -> bool:
+        """Whether each row is written as it comes, at least once, and not with its batch, exactly once."""
+        return self.latency == "realtime"
 
     @property
     def written(self) -> tuple[Output, ...]:
@@ -173,6 +180,7 @@ def stream(
     watermark: tuple[str, str] | None = None,
     also: Sequence[Topic] = (),
     state: Topic | None = None,
+    latency: Latency = "batch",
 ) -> Callable[[Function], Function]:
     """Declare a job whose rows are facts: each is appended to topic `to`.
 
@@ -190,8 +198,12 @@ def stream(
             and one for each of them. A batch is written to all or to none of them.
         state: a table, declared by `changelog`, for what the job keeps over batches: a row for each entry, until it is
             dropped. It follows one batch behind.
+        latency: `batch` writes the rows of a batch together, exactly once. `realtime` writes each within milliseconds,
+            at least once: after a crash, and after any other stop, those of the last `realtime_batch` (a setting of
+            `[jobs.NAME]`) are written again. It is for jobs that keep no state, have one result, read streams alone,
+            and use Spark's own expressions and SQL, no function of Python.
     """
-    return _declare_job("stream", to, key, event_time, watermark, "final", also, state)
+    return _declare_job("stream", to, key, event_time, watermark, "final", also, state, latency)
 
 
 def table(
@@ -245,6 +257,7 @@ def _declare_job(
     emit: Emit,
     also: Sequence[Topic],
     state: Topic | None,
+    latency: Latency = "batch",
 ) -> Callable[[Function], Function]:
     called_at = _caller()
     _check_topic_name(to, called_at)
@@ -256,6 +269,7 @@ def _declare_job(
         raise BadDeclaration(called_at, f"table {to}: expected a key, found none", hint='add key="…"')
     if emit not in ("final", "changes"):
         raise BadDeclaration(called_at, f"table {to}: emit is 'final' or 'changes', found {emit!r}")
+    _check_latency(latency, {"also": others, "state": state, "watermark": mark}, called_at)
 
     def declare(function: Function) -> Function:
         if not inspect.isfunction(function):
@@ -263,8 +277,9 @@ def _declare_job(
         location = location_of(function)
         parameters = _parameters(function, location)
         job = Job(
-            function.__name__, function, parameters, to, kind, columns, event_time, mark, emit, location, others, state
-        )
+            function.__name__, function, parameters, to, kind, columns, event_time, mark, emit, location, others, state,
+            latency,
+        )  # fmt: skip
         if (declarations := _active.get()) is not None:
             declarations.jobs.append(job)
         return function
@@ -328,6 +343,19 @@ def _check_state(state: object, others: Sequence[str], location: Location) -> No
     _check_no_schema(state, location)
     if state.name in others:
         raise BadDeclaration(location, f"topic {state.name} is named twice among what the job writes")
+
+
+def _check_latency(latency: object, others: Mapping[str, object], location: Location) -> None:
+    """`others` are arguments that a job whose rows are written one by one cannot have."""
+    if latency not in ("batch", "realtime"):
+        raise BadDeclaration(location, f"expected latency='batch' or 'realtime', found {latency!r}")
+    found = [f"{name}=…" for name, value in others.items() if value]
+    if latency == "realtime" and found:
+        raise BadDeclaration(
+            location,
+            f'expected latency="realtime" for a job with one result and without state, found {" and ".join(found)}',
+            hint='remove that, or latency="realtime": the log connects jobs of both kinds',
+        )
 
 
 def _check_no_schema(topic: Topic, location: Location) -> None:

@@ -224,6 +224,8 @@ def _why_inexact(connection: Connection, found: Position, job: str, versions: tu
     if left != right:
         return f"they read other topics: {', '.join(left)} and {', '.join(right)}"
     for version, about in abouts.items():
+        if guarantee := about.get("guarantee"):
+            return f"version {version} is there {guarantee}"
         if about.get("determinism") == "prefix-deterministic":
             continue
         reason = str(about.get("reason", ""))

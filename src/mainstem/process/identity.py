@@ -111,7 +111,7 @@ def lost_output(job: str, topic: str) -> TopicLost:
 
 def used_topics(marker: Marker) -> set[str]:
     """Those that a version has read from, but for tables, or written to: of others no offset means anything yet."""
-    used = set(marker.written)
+    used = set(marker.written) | {topic for topic, ends in marker.ends.items() if any(ends.values())}
     for by_topic in marker.end_offsets.values():
         used |= {topic for topic, offsets in by_topic.items() if any(offsets.values())}
     return used

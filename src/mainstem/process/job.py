@@ -24,13 +24,14 @@ from mainstem.client.progress import Marker, NextOffsets, Reads
 from mainstem.core import SystemClock
 from mainstem.core.causes import one_line
 from mainstem.core.logging import get_logger
-from mainstem.process.analysis import Analysis, milliseconds
+from mainstem.process.analysis import Analysis
 from mainstem.process.books import StreamBooks
 from mainstem.process.calling import call
 from mainstem.process.checkpoint_copy import CheckpointCopy, ensure_copy_topic
 from mainstem.process.culprit import FailedBatch, Range, first_that_fails, ranges_of, rows_of, shown
 from mainstem.process.declare import Job
 from mainstem.process.diagnosis import JobFailed, JobRefused, check_damage, check_shape, failed, java_text
+from mainstem.process.durations import milliseconds
 from mainstem.process.figures import UnderWay, figures_of
 from mainstem.process.frozen import Version
 from mainstem.process.heartbeats import (

@@ -27,6 +27,7 @@ from mainstem.core.files import write_atomically
 from mainstem.core.locks import hold, is_held
 from mainstem.core.prepared import prepared
 from mainstem.process.planting import Stand, is_at
+from mainstem.process.realtime_rules import without_realtime
 from mainstem.process.versions import read_fixed
 
 LOCK = ".landing~"
@@ -93,8 +94,13 @@ def held_at_one_position(
 
     Raises:
         NotLanded: a driver did not do it, or not in time; all goes on.
+        UserError: a version has no such position: its rows are not bound to batches.
         DirectoryInUse: somebody else does the same for all of the time.
     """
+    homes = [home for job, versions in jobs.items() for home in _homes(data, job, versions).values()]
+    fixed = {home.name: read_fixed(home) for home in homes}
+    latencies = [(key, each is not None and each.realtime) for key, each in fixed.items()]
+    without_realtime(latencies, "expected a version that can be held at a position of its inputs")
     with hold(data / "jobs", LOCK, seconds):
         _clean(data)
         try:

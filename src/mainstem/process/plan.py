@@ -14,6 +14,7 @@ from mainstem.process.analysis import Analysis, analyse, recall
 from mainstem.process.another_version import instead_of_retired
 from mainstem.process.frozen import code_hash
 from mainstem.process.project import JobConfig, Project, TopicSpec
+from mainstem.process.realtime_rules import EXACTLY_ONCE, check_settings, check_tasks, guarantee_of, tasks_of
 from mainstem.process.run import input_type, nobody_writes
 from mainstem.process.session import job_session
 from mainstem.process.topics import read_schema
@@ -80,6 +81,7 @@ class PlannedJob(msgspec.Struct, frozen=True):
     also: list[str] = []  # further topics that it writes
     slices: bool | None = None  # slices of it are together what it makes when it runs by itself
     change: str | None = None  # of what kind the edit is since the version that runs (`upgrade.Upgrade`)
+    guarantee: str = EXACTLY_ONCE  # of each of its rows
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -101,6 +103,7 @@ def plan(
     registry: SchemaSource | None = None,
     topics: Mapping[str, TopicDescription] | None = None,
     data: Path | None = None,
+    room: int | None = None,
 ) -> Plan:
     """What `project` means; where a registry, topics or a data directory are given, also what would change there.
 
@@ -110,6 +113,7 @@ def plan(
         registry: of a log that runs.
         topics: those that exist; None where that is not known.
         data: where the project keeps its state.
+        room: for how many tasks at a time the project's Spark has room; None where that is not known.
 
     Raises:
         BadDeclaration: a job cannot run; with the user's file and line.
@@ -135,6 +139,7 @@ def plan(
         for name in _names(project, spec, topics, data)
     ]
     changes = _changes(project, goes_on, schemas, registry, topics, data) + beside
+    changes += _without_room(project, topics or {}, room)
     return Plan(project.name, sha, planned, jobs, changes, complete=topics is not None)
 
 
@@ -197,6 +202,7 @@ def _job(
 ) -> PlannedJob:
     """Analyse a job, and enter the schema of its output for those who read it."""
     job, inputs, config = project.jobs[name], project.inputs[name], project.job_config(name)
+    check_settings(job, config)
     outputs = [output_topic(topic, config.version) for topic in job.topics]
     unknown = [each.topic for each in inputs if each.topic not in schemas]
     known: dict[str, Any] = {"columns": None, "event_time": job.event_time, "state": None, "determinism": None,
@@ -215,7 +221,7 @@ def _job(
             )  # a guess, where version 1 is not there
         known = {"columns": _columns(found.output), "event_time": found.event_time, "state": _state(found),
                  "determinism": found.determinism.value, "reason": found.reason, "keeps_order": found.keeps_order,
-                 "order_lost_by": found.order_lost_by, "slices": _state(found) is None,
+                 "order_lost_by": found.order_lost_by, "slices": _state(found) is None and not job.is_realtime,
                  "change": _change(found, data, name, config)}  # fmt: skip
     watermark = f"{job.watermark.column}, {job.watermark.delay}" if job.watermark else None
     return PlannedJob(
@@ -229,6 +235,7 @@ def _job(
         also=outputs[1:],
         key=list(job.key),
         watermark=watermark,
+        guarantee=guarantee_of(job, config),
         **known,
     )
 
@@ -340,6 +347,20 @@ def _job_changes(
         wanted = project.job_config(name).state_partitions
         changes.append(f"move the state of job {name}@{version} from {fixed.state_partitions} partitions into {wanted}")
     return changes + [line for each in outputs for line in _schema_change(each, schemas.get(each), registry)]
+
+
+def _without_room(project: Project, topics: Mapping[str, TopicDescription], room: int | None) -> list[str]:
+    """Why jobs whose rows are written as they come could not all run at once."""
+    jobs = [name for name in project.order if project.jobs[name].is_realtime]
+    if not jobs or room is None:
+        return []
+    partitions = {each: spec.partitions for each, spec in project.topics.items()}
+    partitions |= {each: topics[each].partitions for each in partitions if each in topics}
+    try:
+        check_tasks(jobs[-1], {name: tasks_of(partitions, project.inputs[name]) for name in jobs}, room)
+    except UserError as error:
+        return [f"REFUSED: {error}; {error.hint}"]
+    return []
 
 
 def _unwritten(project: Project, name: str, data: Path) -> list[str]:

@@ -107,6 +107,9 @@ class JobConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             lost. A job without state needs none.
         application: the Spark application that the job runs in, with those that name the same one; empty: the one that
             all others share. `[spark.applications.NAME]` has its settings.
+        realtime_batch: of a job with `latency="realtime"`: how often what it has read is written down, for a restart,
+            for its lag and for views that wait for it; 5 seconds or more. What was written since comes once more after
+            a crash or a stop. Such a job has neither `every`, `max_offsets_per_trigger` nor `checkpoint_in_log`.
         spark: settings of the job's Spark session.
     """
 
@@ -118,6 +121,7 @@ class JobConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state_partitions: Annotated[int, Meta(ge=1)] = 4
     checkpoint_in_log: bool = False
     application: str = ""
+    realtime_batch: str = "30 seconds"
     spark: dict[str, str] = {}
 
     @property
@@ -127,6 +131,7 @@ class JobConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if not self.on_demand:
             check_interval(self.every)
+        check_interval(self.realtime_batch)
         if self.version and not is_topic_name(self.version):  # a part of the output's name, and of a directory's
             raise ValueError(f"expected letters, digits, '.', '_' and '-' in a version, found {self.version!r}")
         if self.application and not is_topic_name(self.application):  # a part of a directory's name

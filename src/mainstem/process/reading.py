@@ -66,10 +66,14 @@ def kafka_options(connection: Connection) -> dict[str, str]:
 
 
 def stream_of(
-    spark: "SparkSession", connection: Connection, topic: str, source: str, max_offsets: int, *, headers: bool = False
-) -> "DataFrame":
-    """The raw records of `topic` from its beginning, as the source named `source` of a query."""
-    options = kafka_options(connection) | {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(max_offsets)}
+    spark: "SparkSession", connection: Connection, topic: str, source: str, max_offsets: int | None, *,
+    headers: bool = False,
+) -> "DataFrame":  # fmt: skip
+    """The raw records of `topic` from its beginning, as the source named `source` of a query; at most `max_offsets` in
+    a batch, where it is told beforehand what a batch has.
+    """
+    options = kafka_options(connection) | {"startingOffsets": "earliest"}
+    options |= {} if max_offsets is None else {"maxOffsetsPerTrigger": str(max_offsets)}
     reader = spark.readStream.name(source).format("kafka").options(**options)
     return reader.option("includeHeaders", headers).option("subscribe", topic).load()
 

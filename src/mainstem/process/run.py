@@ -42,6 +42,8 @@ from mainstem.process.job import JobSpec, RunningJob
 from mainstem.process.landing import Lander
 from mainstem.process.outputs import JobOutput
 from mainstem.process.project import Input, JobConfig, Project
+from mainstem.process.realtime import RealtimeJob, room_of
+from mainstem.process.realtime_rules import check_settings, check_tasks, tasks_of, without_realtime
 from mainstem.process.retries import Retries
 from mainstem.process.session import job_session
 from mainstem.process.tables import table_type
@@ -184,6 +186,7 @@ class JobDriver:
         self._create_declared()
         name, config = next(each for each in self._configs.values() if each[0] == name)
         spec = self._prepare(name, config)
+        without_realtime([(spec.key, spec.job.is_realtime)], "expected a job that is run over slices")
         if not self._is_fixed(spec.key):
             for output in spec.fixed.outputs:
                 self._check_output(spec.key, output, exists=False)
@@ -289,12 +292,16 @@ class JobDriver:
         """
         specs = [spec for key in list(self.waiting) if (spec := self._try_prepare(key, first=first)) is not None]
         ready: list[RunningJob] = []
-        for spec in self._announced([spec for spec in specs if self._try_bind(spec)]):
+        bound: list[JobSpec] = []
+        for spec in specs:
+            bound += [spec] if self._try_bind(spec, bound) else []
+        for spec in self._announced(bound):
             del self.waiting[spec.key]
             if self._is_retired(spec.key):  # since it was prepared: `retire` has fenced what could still write
                 self.retries.forget(spec.key)
                 continue
-            job = RunningJob(
+            kind = RealtimeJob if spec.job.is_realtime else RunningJob
+            job = kind(
                 spec, self._spark, self._connection, self._registry, self.heartbeats, self._failed_batches.get(spec.key)
             )
             self.running[spec.key] = job
@@ -347,6 +354,7 @@ class JobDriver:
         """
         project, connection = self._project, self._connection
         job, inputs = project.jobs[name], project.inputs[name]
+        check_settings(job, config)
         topics = list_topics(connection)
         home = self._data / "jobs" / job_key(name, config.version)
         fixed = read_fixed(home)
@@ -398,11 +406,15 @@ class JobDriver:
             home=home,
         )
 
-    def _try_bind(self, spec: JobSpec) -> bool:
+    def _try_bind(self, spec: JobSpec, beside: Sequence[JobSpec]) -> bool:
         """Write down what a version that starts for the first time keeps for life; where another one that was prepared
-        with it writes its output, `waiting` and `retries` say so.
+        with it writes its output, or it has no room beside those that run and start, `waiting` and `retries` say so.
         """
         try:
+            if spec.job.is_realtime:
+                others = [*(job.spec for job in self.running.values()), *beside, spec]
+                tasks = {each.key: tasks_of(each.partitions, each.streams) for each in others if each.job.is_realtime}
+                check_tasks(spec.key, tasks, room_of(self._spark))
             if not self._is_fixed(spec.key):
                 for output in spec.fixed.outputs:
                     self._check_output(spec.key, output, exists=False)
@@ -487,6 +499,7 @@ class JobDriver:
             state_partitions=config.state_partitions,
             analysis=remember(analysis, config.spark),
             also=dict(also),
+            realtime=job.is_realtime,
         )
 
     def _is_bound(self, key: str) -> bool:

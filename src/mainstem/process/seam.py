@@ -29,6 +29,7 @@ from mainstem.core import Retriable
 from mainstem.process.landing import NotLanded, check_held, held_at_one_position, is_driven, went_on
 from mainstem.process.planting import Stand
 from mainstem.process.readiness import Look, is_of_one_moment, look, look_at_held
+from mainstem.process.realtime_rules import without_realtime
 from mainstem.process.splice import splices_of
 
 
@@ -92,9 +93,15 @@ def held_seams(
 
     Raises:
         NoSeam: there is none.
+        UserError: nor can there be one: a version's rows are not bound to batches.
         NotLanded: versions that run could not be brought to one position.
     """
     jobs = {job: (now.current[job], targets[job]) for job in spliced_streams(now.catalog, targets)}
+    abouts = {job_key(job, each): now.about(job, each) for job, versions in jobs.items() for each in versions}
+    without_realtime(
+        [(key, "guarantee" in about) for key, about in abouts.items()],
+        "expected a version that a splice can go on with: plain consumers could not be given each record once",
+    )
     stopped = {job: [each for each in versions if not is_driven(data, job, each)] for job, versions in jobs.items()}
     driven = {job: each for job, each in jobs.items() if not stopped[job]}
     seams = {

@@ -322,6 +322,14 @@ def is_local(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 
 
+def tasks_at_once(master: str) -> int | None:
+    """For how many tasks Spark has room with this master; None where that is for a cluster to say."""
+    if master == "local":
+        return 1
+    found = re.match(r"local\[ *(\d+|\*)", master)
+    return (os.cpu_count() or 1) if found and found[1] == "*" else int(found[1]) if found else None
+
+
 def check_rules(get: Callable[[str], str | None]) -> None:
     """Check a running context: a session that somebody else started may have other settings.
 

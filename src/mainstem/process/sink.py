@@ -11,8 +11,8 @@ the driver instead, which writes them itself: `sink_direct`.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import reduce
 from typing import TYPE_CHECKING, Any, cast
 
@@ -143,19 +143,55 @@ class BatchSink:
             batch_df.write.format("noop").mode("append").save()  # the state of stateful operators must still advance
             log.info("batch_skipped", job=self._job.job, version=self._job.version, batch=batch)
             return BatchResult(batch, skipped=True)
-        self._plan, self._written, self._ran = committer.begin(), [], []
-        try:
+        with self._batch(committer):
             self._write(batch, batch_df, recount)
             seen, written = reads(), time.monotonic()
             marker = committer.commit(batch, end_offsets, self._written, tables, seen, topics(), event_time)
+        rows = sum(task.output.count for task in self._written)
+        write_ms, commit_ms = (written - started) * 1000, (time.monotonic() - written) * 1000
+        return BatchResult(batch, False, rows, marker.outputs, write_ms, commit_ms)
+
+    def note(
+        self,
+        batch: int,
+        end_offsets: Mapping[str, NextOffsets],
+        *,
+        reads: Callable[[], Reads],
+        topics: Callable[[], Mapping[str, str]],
+        ends: NextOffsets,
+    ) -> BatchResult:
+        """Commit what a query that writes its rows itself has done up to the end of a batch: how far it has read, and
+        what `reads` adds. There is nothing to decide: a batch that it runs again it has written again already.
+
+        Args:
+            batch: the last one that has ended.
+            end_offsets: as for `write`.
+            reads: likewise.
+            topics: likewise.
+            ends: of its outputs, behind all that it has written up to there.
+
+        Raises:
+            Any: nothing of it is visible; `open` again before the next.
+        """
+        committer, started = self._committer, time.monotonic()
+        if committer is None:
+            raise MainstemError("the sink is not open")
+        with self._batch(committer):
+            seen = reads()
+            committer.commit(batch, end_offsets, self._written, None, seen, topics(), ends=ends)
+        return BatchResult(batch, False, commit_ms=(time.monotonic() - started) * 1000)
+
+    @contextmanager
+    def _batch(self, committer: BatchCommitter) -> Iterator[None]:
+        """A transaction, which `commit` ends within the block."""
+        self._plan, self._written, self._ran = committer.begin(), [], []
+        try:
+            yield
         except BaseException:
             committer.abort()
             raise
         finally:
             self._plan, self._ran = None, []
-        rows = sum(task.output.count for task in self._written)
-        write_ms, commit_ms = (written - started) * 1000, (time.monotonic() - written) * 1000
-        return BatchResult(batch, False, rows, marker.outputs, write_ms, commit_ms)
 
     def close(self) -> None:
         """Abort what is open: readers of the outputs need not wait for its timeout."""
@@ -219,11 +255,11 @@ class BatchSink:
 
         tasks, order = min(partitions, rows.sparkSession.sparkContext.defaultParallelism), _order(rows)
         given = [name for name in ("key", "value", "headers", *order) if name in rows.columns]
-        own = (self._target(rows, outputs).alias("_target"), F.xxhash64("key", "value").alias("_hash"))
+        own = (self.target(rows, outputs).alias("_target"), F.xxhash64("key", "value").alias("_hash"))
         placed = rows.select(*own, *given).repartitionById(tasks, F.col("_target") % tasks)
         return placed.sortWithinPartitions(*order).drop(*order) if order else placed
 
-    def _target(self, rows: "DataFrame", outputs: Sequence[OutputTopic]) -> "Column":
+    def target(self, rows: "DataFrame", outputs: Sequence[OutputTopic]) -> "Column":
         """The number of a row's output partition, over all outputs: as Kafka's Java clients choose it by the key; a
         row without a key stays with its neighbours from the same input partition.
         """

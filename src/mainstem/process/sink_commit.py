@@ -151,8 +151,10 @@ class BatchCommitter:
         reads: Reads | None = None,
         topics: Mapping[str, str] | None = None,
         event_time: int = 0,
+        ends: NextOffsets | None = None,
     ) -> Marker:
-        """Make the batch visible: its rows, its marker and its progress at once. Steps 5 to 8 above.
+        """Make the batch visible: its rows, its marker and its progress at once. Steps 5 to 8 above. `ends` are those
+        of what others have written for it.
 
         Raises:
             TransactionFailed: nothing of the batch is visible.
@@ -163,7 +165,7 @@ class BatchCommitter:
         positions = merge_positions(end_offsets)
         written_to = {topic: {p: each.last + 1 for p, each in parts.items()} for topic, parts in by_topic.items()}
         last = self._last_of(topics or {})
-        ends = furthest(last.ends if last else {}, written_to)
+        ends = furthest(furthest(last.ends if last else {}, written_to), ends or {})
         marker = Marker(
             job=self.job.job,
             version=self.job.version,

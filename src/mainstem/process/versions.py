@@ -48,6 +48,7 @@ class Fixed(msgspec.Struct, frozen=True):
     analysis: dict[str, Any] | None = None  # what its code means, as `analysis.remember` gave it; saves a start seconds
     also: dict[str, int] = {}  # further topics that it writes -> schema id, in the order of its results; then its state
     sliced: bool = False  # it is run slice by slice, on demand, and by no driver
+    realtime: bool = False  # its rows are written as they come, at least once
 
     @property
     def outputs(self) -> dict[str, int]:

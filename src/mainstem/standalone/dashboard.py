@@ -190,7 +190,7 @@ def _job(job: JobState) -> Node:
         f"job:{key}",
         "job",
         job.job,
-        job.rows,
+        job.read if job.rows is None else job.rows,
         lag=job.lag,
         position=position,
         state=job.state,

@@ -20,6 +20,7 @@ from mainstem.core import CorruptData, SystemClock, UserError
 from mainstem.core.config import PROJECT_FILE, BadSetting, named_tables, overlay_environment, read_toml
 from mainstem.core.prepared import prepared
 from mainstem.core.task import TaskState
+from mainstem.process.realtime_rules import EXACTLY_ONCE
 from mainstem.process.versions import all_versions, asked_versions
 from mainstem.registry.quarantine import REJECTED_PARTITION, quarantine_topic
 from mainstem.standalone.disks import Disk, disk_of
@@ -50,7 +51,7 @@ class JobState(msgspec.Struct, frozen=True):
     reason: str
     batch: int | None
     lag: int | None
-    rows: int  # written to its outputs
+    rows: int | None  # written to its outputs; None: not counted, as each is there at least once
     late: int = 0  # rows that were too late for its windows
     read: int = 0  # records of its streams
     rejected: int = 0  # rows that its function rejected
@@ -59,6 +60,7 @@ class JobState(msgspec.Struct, frozen=True):
     why: str = ""
     failure: dict[str, str] = {}  # batch, offsets and row of it, where they are known
     figures: dict[str, int] = {}  # of its last batch and its state, where it runs
+    guarantee: str = EXACTLY_ONCE
 
 
 class SourceLine(msgspec.Struct, frozen=True):
@@ -184,12 +186,13 @@ def _in_catalog(connection: Connection) -> list[JobState]:
                 lag=lag_of(merge_positions(marker.end_offsets), ends) if marker else None,
                 rows=0,
                 state="on demand" if about.get("sliced") else "",
+                guarantee=about.get("guarantee", EXACTLY_ONCE),
             )
             states.append(msgspec.structs.replace(state, **_counted(marker, about)) if marker else state)
     return states
 
 
-def _counted(marker: Marker, about: Mapping[str, Any]) -> dict[str, int]:
+def _counted(marker: Marker, about: Mapping[str, Any]) -> dict[str, int | None]:
     """What a version has read and written, as its last commit says."""
     quarantine = marker.written.get(quarantine_topic(about.get("output", "")), {})
     outputs = [marker.written.get(topic, {}) for topic in outputs_of(about).values()]
@@ -198,7 +201,7 @@ def _counted(marker: Marker, about: Mapping[str, Any]) -> dict[str, int]:
         each for name in streams for partitions in marker.read.get(name, {}).values() for each in partitions.values()
     ]
     return {
-        "rows": sum(each.count for partitions in outputs for each in partitions.values()),
+        "rows": None if "guarantee" in about else sum(each.count for parts in outputs for each in parts.values()),
         "late": sum(each.late for each in read),
         "read": sum(each.count for each in read),
         "rejected": quarantine[REJECTED_PARTITION].count if REJECTED_PARTITION in quarantine else 0,

@@ -31,7 +31,7 @@ def planned_now(project: Path, data: Path, kafka: str | None) -> "Plan":
     from mainstem.process import load_project
     from mainstem.process.imports import import_from, link_for_workers, places_of, stop_importing
     from mainstem.process.plan import plan as make
-    from mainstem.process.session import SparkConfig, start_session, stop_session, worker_imports
+    from mainstem.process.session import SparkConfig, start_session, stop_session, tasks_at_once, worker_imports
     from mainstem.process.topics import losses, settings_of_topics
     from mainstem.registry.client import Registry
     from mainstem.registry.kept import KeptSchemas
@@ -41,6 +41,7 @@ def planned_now(project: Path, data: Path, kafka: str | None) -> "Plan":
 
     config = load_config(project)
     table_directories(config, data)
+    room = tasks_at_once(config.spark.master)
     loaded = load_project(project)
     check_applications(loaded, config, project)
     if marker_file(data).exists():
@@ -59,15 +60,17 @@ def planned_now(project: Path, data: Path, kafka: str | None) -> "Plan":
                 connection = Connection(kafka, security)
                 existing = list_topics(connection)
                 kept = KeptSchemas(connection) if SCHEMAS in existing else None
-                return with_ends(make(loaded, spark, registry=kept, topics=existing, data=data), config, existing)
+                return with_ends(
+                    make(loaded, spark, registry=kept, topics=existing, data=data, room=room), config, existing
+                )
             if state is None or not is_up(data):  # what has never run has no topics yet
                 none: dict[str, TopicDescription] | None = {} if state is None else None
-                planned = make(loaded, spark, topics=none, data=data)
+                planned = make(loaded, spark, topics=none, data=data, room=room)
                 warnings = losses(loaded, {}) if state is None or state.own_log else []
                 return with_ends(msgspec.structs.replace(planned, warnings=warnings), config, none)
             connection = Connection(state.bootstrap, security)
             existing = list_topics(connection)
-            planned = make(loaded, spark, registry=Registry(state.gateway), topics=existing, data=data)
+            planned = make(loaded, spark, registry=Registry(state.gateway), topics=existing, data=data, room=room)
             warnings = losses(loaded, settings_of_topics(connection, loaded)) if state.own_log else []
             return with_ends(msgspec.structs.replace(planned, warnings=warnings), config, existing)
         finally:
