@@ -23,8 +23,8 @@ from mainstem.process.session import (
     scratch_directory,
     session_settings,
     start_session,
-    workers_python,
     tasks_at_once,
+    workers_python,
 )
 
 
