@@ -20,13 +20,16 @@ def test_every_version(raw, topic, version):
     ]
 
 
-def test_by_duration_those_that_are_open_for_longer_and_as_in_kafka_the_idle_ones(raw, topic):
-    idle, open_now = uuid.uuid4().hex, uuid.uuid4().hex
+def test_by_duration_those_that_began_before_and_as_in_kafka_those_that_never_did(raw, topic):
+    idle, open_now, ended = names = [uuid.uuid4().hex for _ in range(3)]
     raw.init(idle)
-    raw.add(open_now, producer_of(raw.init(open_now)), topic, 0)
-    for duration, expected in ((-1, {idle, open_now}), (3_600_000, {idle})):
+    for name in (open_now, ended):
+        producer = producer_of(raw.init(name))
+        raw.add(name, producer, topic, 0)
+    raw.end(ended, producer, commit=True)
+    for duration, expected in ((-1, set(names)), (3_600_000, {idle})):
         found = raw.call(66, 1, duration_filter=duration).transaction_states
-        assert {each.transactional_id for each in found} & {idle, open_now} == expected
+        assert {each.transactional_id for each in found} & set(names) == expected
 
 
 def test_a_pattern_that_is_none(raw):

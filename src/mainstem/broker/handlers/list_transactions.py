@@ -14,7 +14,7 @@ from typing import Any
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.patterns import BadPattern, whole_match
 from mainstem.broker.security.acls import DESCRIBE, TRANSACTIONAL_ID
-from mainstem.broker.transactions.transaction import IDLE, Transaction, TransactionState
+from mainstem.broker.transactions.transaction import Transaction, TransactionState
 from mainstem.wire.errors import Code, RequestError
 
 
@@ -29,7 +29,7 @@ async def list_transactions(request: Any, ctx: RequestContext) -> dict[str, Any]
             return False
         if producer_ids and each.producer_id not in producer_ids:
             return False
-        return duration < 0 or each.state in IDLE or now - each.started_ms > duration  # idle: as in Kafka, since ever
+        return duration < 0 or now - each.started_ms > duration  # as in Kafka: one that never began did so in 1969
 
     found = [each for each in ctx.broker.transactions.all_transactions() if passes(each)]
     found = [each for each in found if ctx.may(DESCRIBE, TRANSACTIONAL_ID, each.transactional_id)]
