@@ -121,6 +121,12 @@ def test_a_position_need_not_be_kept_by_hand(kept, name):
     assert "_position" not in it.output.fieldNames()
 
 
+def test_a_union_of_whole_streams_keeps_it(spark, tmp_path):
+    """What stands for a stream while a job is looked at was taken for rows without a position: a false alarm."""
+    job = '@stream(to="out", key="name")\ndef job(events, others):\n    return events.unionByName(others)\n'
+    assert project_of(spark, tmp_path, job).found("job").order_lost_by is None
+
+
 LOST = [
     ("stream", 'events.select("name").mapInPandas(lambda frames: frames, "name string")',
      "mapInPandas: it makes new rows; give each `_position` of the row that it is made of"),

@@ -244,7 +244,9 @@ def empty_stream(spark: "SparkSession", struct: "StructType", job: Job) -> "Data
     from pyspark.sql import functions as F
 
     rate = spark.readStream.format("rate").load()
-    columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in with_own(struct).fields]
+    # No constants: those are what a union puts where a part of it lacks a column (`order`).
+    nothing = F.when(F.col("value").isNull(), F.lit(None))
+    columns = [nothing.cast(field.dataType).alias(field.name) for field in with_own(struct).fields]
     rows = rate.select(*columns)
     return rows.withWatermark(job.watermark.column, job.watermark.delay) if job.watermark else rows
 
