@@ -168,3 +168,44 @@ def test_a_slice_says_its_times_in_utc():
     assert str(Slice(noon, noon + 1500)) == "2026-11-27T12:00:00Z to 2026-11-27T12:00:01.500000Z"
     assert Slice(1, 3).overlaps(Slice(2, 9))
     assert not Slice(1, 3).overlaps(Slice(3, 9))
+
+
+FIRSTS = """
+    from pyspark.sql import Row
+    from mainstem.process import LocalIndex, indexed
+
+    known = changelog("SHOP.known", key="customer")
+
+    class Known(LocalIndex):
+        columns, returns = "customer string", "id long"
+
+        def open(self, directory):
+            self.file = directory / "known"
+            self.known = set(self.file.read_text().split()) if self.file.exists() else set()
+
+        def apply(self, changes):
+            self.known |= {change.key["customer"] for change in changes}
+            self.file.write_text(" ".join(self.known))
+
+        def process(self, row):
+            if row.customer not in self.known:
+                self.put(customer=row.customer)
+                yield Row(id=row.id)
+
+    @stream(to="SHOP.firsts", also=[known])
+    def firsts(orders):
+        return indexed(known, Known(), by_key=orders)
+"""
+
+
+def test_a_slice_finds_in_a_local_index_what_those_before_it_have_put_there(
+    spark, log_connection, registry_url, shop, tmp_path
+):
+    job = Sliced(spark, log_connection, registry_url, shop, tmp_path, "firsts", FIRSTS)
+    first = job.put(order(1, "ann", 0), order(2, "bob", 1))
+    second = job.put(order(3, "ann", 2), order(4, "eve", 3))
+    end = now_ms()
+    job.run(first, second)
+    done = job.run(second, end)
+    assert done.written == {f"{shop}.firsts": 1, f"{shop}.known": 1}
+    assert job.rows("firsts") == [1, 2, 4]
