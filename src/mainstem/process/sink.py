@@ -144,7 +144,7 @@ class BatchSink:
             log.info("batch_skipped", job=self._job.job, version=self._job.version, batch=batch)
             return BatchResult(batch, skipped=True)
         with self._batch(committer):
-            self._write(batch, batch_df, recount)
+            self._write(batch, batch_df, end_offsets, recount)
             seen, written = reads(), time.monotonic()
             marker = committer.commit(batch, end_offsets, self._written, tables, seen, topics(), event_time)
         rows = sum(task.output.count for task in self._written)
@@ -223,15 +223,21 @@ class BatchSink:
                 return metrics_of(cast("Any", run)._jdf.queryExecution(), name)
         raise BooksMissing(f"no counts of {name} in this batch")
 
-    def _write(self, batch: int, rows: "DataFrame", recount: Callable[[], None] | None) -> None:
+    def _write(
+        self,
+        batch: int,
+        rows: "DataFrame",
+        end_offsets: Mapping[str, NextOffsets],
+        recount: Callable[[], None] | None,
+    ) -> None:
         if recount is not None and batch >= self._direct_from:
-            if self._write_directly(rows):
+            if self._write_directly(batch, rows, end_offsets):
                 return
             self._direct_from = batch + _BATCHES_AFTER_MANY
             recount()
         self.add(rows, self.outputs)
 
-    def _write_directly(self, rows: "DataFrame") -> bool:
+    def _write_directly(self, batch: int, rows: "DataFrame", end_offsets: Mapping[str, NextOffsets]) -> bool:
         """Write them in this process; False: nothing is written, they are too many."""
         assert self._committer is not None
         names = tuple(rows.columns)
@@ -240,6 +246,7 @@ class BatchSink:
         run, found = self._few[names].collect(rows)
         if found is None:
             return False
+        self._committer.settle(batch, end_offsets)
         if found.num_rows:
             try:
                 with self._committer.writer() as writer:

@@ -2,13 +2,15 @@
 
     open     1. fence: no older driver can commit any more      2. read the marker
     batch    3. decide: run, skip or refuse                     4. begin; tasks claim partitions and produce
-             5. send marker and progress                        6. send the input's offsets (they show the lag)
-             7. sync the plan of the batch in the checkpoint    8. when all is acknowledged, end the transaction
+             5. send the input's offsets (they show the lag)    6. meanwhile sync the batch's plan in the checkpoint
+             7. send marker and progress                        8. when all is acknowledged, end the transaction
 
+Steps 5 and 6 need nothing of what step 4 gives: where the driver writes the rows itself, they run beside it (`settle`).
 After any error the transaction is aborted, and a new `open` is needed: fence first, then read the marker.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -88,6 +90,8 @@ class BatchCommitter:
         self._trace = trace
         self._group = job_group(job.job, job.version)
         self._plan: TaskPlan | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="mainstem-settle")
+        self._settling: Future[None] | None = None  # of the batch that is being written
         self._closed = False
         self._transaction = SharedTransaction(
             connection,
@@ -142,6 +146,10 @@ class BatchCommitter:
         assert self._plan is not None, "begin first"
         return self._transaction.writer(self._plan.ticket)
 
+    def settle(self, batch: int, end_offsets: Mapping[str, NextOffsets]) -> None:
+        """Begin steps 5 and 6; `commit` waits for them. The batch's rows are computed, and so is its state."""
+        self._settling = self._thread.submit(self._settle, batch, merge_positions(end_offsets))
+
     def commit(
         self,
         batch: int,
@@ -181,18 +189,21 @@ class BatchCommitter:
             tables=dict(tables or {}),
         )
         progress = Progress(self.job.job, self.job.version, batch, positions, marker.tables, ends)
+        if self._settling is None:
+            self.settle(batch, end_offsets)
+        assert self._settling is not None
         with self._transaction.writer(self._plan.ticket) as writer:
             if self._copy is not None:
                 self._copy.send(writer, self._clock.now_ms())
             self._send_own(writer, {COMMITS: marker, PROGRESS: progress})
-            self._commit_offsets(batch, positions)
+            self._settling.result()
             counts |= {partition: appended.count for partition, appended in writer.finish().items()}
         self._trace("marker_written")
         self._claims.end()
         if self._claims.refusal:
             raise TransactionFailed(f"{job_key(self.job.job, self.job.version)}: batch {batch}: {self._claims.refusal}")
         self._transaction.commit(counts)
-        self._plan, self.marker = None, marker
+        self._plan, self._settling, self.marker = None, None, marker
         if self._copy is not None:
             self._copy.committed()
         self._trace("committed")
@@ -203,7 +214,9 @@ class BatchCommitter:
         what cannot be aborted now, the next fence aborts.
         """
         self._claims.end()
-        self._plan = None
+        if self._settling is not None:
+            wait([self._settling])  # an abort does not overtake them
+        self._plan = self._settling = None
         try:
             self._transaction.abort()
         except MainstemError as error:
@@ -218,6 +231,7 @@ class BatchCommitter:
         try:
             self.abort()
         finally:
+            self._thread.shutdown()
             self._claims.close()
             self._transaction.close()
 
@@ -251,13 +265,13 @@ class BatchCommitter:
             writer.append(TopicPartition(topic, 0), [key], [value], None, self._clock.now_ms())
         writer.flush()
 
-    def _commit_offsets(self, batch: int, positions: NextOffsets) -> None:
+    def _settle(self, batch: int, positions: NextOffsets) -> None:
         """Sync the plan while the log takes the offsets."""
         answer = self._transaction.send_offsets(self._group, positions) if positions else lambda: ""
         try:
             self._checkpoint.sync(batch)
             self._trace("plan_synced")
-        finally:  # an abort does not overtake them
+        finally:
             refusal = answer()
         if refusal:
             log.warning("lag_not_committed", group=self._group, reason=refusal)
