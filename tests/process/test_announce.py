@@ -4,50 +4,19 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
-from pyspark.sql.types import StructType
 
 from mainstem.client.catalog import current_versions, read_catalog
 from mainstem.client.internal import CATALOG
 from mainstem.client.topics import end_offsets, ensure_internal_topics
-from mainstem.process.analysis import Analysis, Determinism, Result
 from mainstem.process.announce import announce
-from mainstem.process.declare import Job, Watermark
-from mainstem.process.frozen import Frozen, Version
-from mainstem.process.job import JobSpec
-from mainstem.process.outputs import JobOutput
-from mainstem.process.project import Input, JobConfig
 from mainstem.process.retire import retire
-from mainstem.process.versions import Fixed, output_topic, write_fixed
-
-ANALYSIS = Analysis((Result(StructType([]), "at"),), "aggregate", Determinism.PREFIX, "", True, False, 0)
+from tests.support.job_specs import spec_of
 
 
 @pytest.fixture
 def job(log_connection, request):
     ensure_internal_topics(log_connection)
     return request.node.name[:60]
-
-
-def spec_of(data, job, version):
-    """A version of a job that reads a stream and a table; it is bound."""
-    declared = Job(job, print, ("o", "c"), job, "stream", (), "at", Watermark("at", "1 hour"), "final", ("jobs.py", 1))
-    fixed = Fixed(job, version, f"c0de{version}", {}, output_topic(job, version), 1, 4)
-    home = data / "jobs" / f"{job}@{version}"
-    write_fixed(home, fixed)
-    return JobSpec(
-        job=declared,
-        inputs=(Input("o", "orders", "stream", None), Input("c", "customers", "changelog", None)),
-        config=JobConfig(version=version),
-        fixed=fixed,
-        schemas={},
-        analysis=ANALYSIS,
-        outputs=tuple(
-            JobOutput(each, output_topic(each.topic, version), each.kind, 1, 1, "") for each in declared.outputs
-        ),
-        partitions={},
-        version=Version(fixed.sha, data, Frozen(fixed.sha, "", 0)),
-        home=home,
-    )
 
 
 def entry_of(connection, job):

@@ -29,6 +29,7 @@ from mainstem.client.connection import Connection
 from mainstem.core import SystemClock
 from mainstem.core.logging import configure
 from mainstem.process import job as running
+from mainstem.process import job_spec
 from mainstem.process.frozen import freeze
 from mainstem.process.project import load_project
 from mainstem.process.run import JobDriver
@@ -181,7 +182,7 @@ def main() -> None:
         steps.end()
 
     threading.Thread(target=listen, daemon=True).start()
-    running.BatchSink = (sparks_own if config.sparks_own else traced)(steps)  # type: ignore[misc]
+    job_spec.BatchSink = (sparks_own if config.sparks_own else traced)(steps)  # type: ignore[misc]
     if not settings.direct:
         running.FEW_RECORDS = -1
     driver = driver_of(config, settings, spark)

@@ -9,7 +9,7 @@ import msgspec
 from mainstem.client.catalog import TopicEntry
 from mainstem.client.catalog_changes import change_if_needed
 from mainstem.client.connection import Connection
-from mainstem.process.job import JobSpec
+from mainstem.process.job_spec import JobSpec
 from mainstem.process.realtime_rules import guarantee_of
 from mainstem.process.versions import is_retired
 from mainstem.registry.spark import subject_of

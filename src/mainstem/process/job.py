@@ -10,59 +10,43 @@ cases a batch ends in the same steps, and what they write is one transaction of 
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from mainstem.client.connection import Connection
-from mainstem.client.heartbeats import statement_about, write_heartbeats
-from mainstem.client.internal import job_key
 from mainstem.client.progress import Marker, NextOffsets, Reads
 from mainstem.core import SystemClock
 from mainstem.core.causes import one_line
 from mainstem.core.logging import get_logger
-from mainstem.process.analysis import Analysis
 from mainstem.process.books import StreamBooks
 from mainstem.process.calling import call
-from mainstem.process.checkpoint_copy import CheckpointCopy, ensure_copy_topic
 from mainstem.process.culprit import FailedBatch, Range, first_that_fails, ranges_of, rows_of, shown
-from mainstem.process.declare import Job
 from mainstem.process.diagnosis import JobFailed, JobRefused, check_damage, check_shape, failed, java_text
-from mainstem.process.durations import milliseconds
 from mainstem.process.figures import UnderWay, figures_of
-from mainstem.process.frozen import Version
-from mainstem.process.heartbeats import (
-    Follower,
-    Inject,
-    State,
-    StatefulRules,
-    StatelessRules,
-    inputs_covered,
-)
-from mainstem.process.identity import SameTopics
-from mainstem.process.injections import Injections, with_heartbeats
-from mainstem.process.job_indexes import JobIndexes
+from mainstem.process.heartbeats import Follower
+from mainstem.process.injections import with_heartbeats
+from mainstem.process.job_spec import JobSpec, indexes_of, sink_of, table_reads, tables_of, topics_of
 from mainstem.process.late import Late
 from mainstem.process.local_index import running
 from mainstem.process.offsets import read_plan, records_between
 from mainstem.process.order import with_position
-from mainstem.process.outputs import JobOutput, Quarantine, records
+from mainstem.process.outputs import Quarantine, records
+from mainstem.process.passing_on import PassingOn, delay_of
 from mainstem.process.planting import Stand, next_step, plant, stand_of
-from mainstem.process.project import Input, JobConfig
-from mainstem.process.reading import BooksMissing, forget_metrics, query_metrics, reads_of, stream_of, typed_rows
+from mainstem.process.project import Input
+from mainstem.process.reading import BooksMissing, forget_metrics, query_metrics, stream_of, typed_rows
 from mainstem.process.repartition import change_of, repartition
-from mainstem.process.session import is_local, job_session
-from mainstem.process.sink import BatchResult, BatchSink, JobIdentity, OutputTopic, SinkRefused
+from mainstem.process.session import job_session
+from mainstem.process.sink import BatchResult, BatchSink, SinkRefused
 from mainstem.process.sink_checkpoint import INJECTION_SOURCE, Checkpoint
 from mainstem.process.sink_direct import FEW_RECORDS
 from mainstem.process.state_topic import StateTopic
-from mainstem.process.tables import PinnedTable, TableReader
-from mainstem.process.versions import Fixed, write_fixed
+from mainstem.process.tables import PinnedTable
+from mainstem.process.versions import write_fixed
 from mainstem.registry.client import Registry
-from mainstem.registry.spark import TopicSchema, unknown_id, with_id
+from mainstem.registry.spark import unknown_id, with_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -72,43 +56,6 @@ log = get_logger()
 
 _ATTEMPTS = 5
 _FIGURES_SECONDS = 5.0
-_END_OF_TIME = 1 << 53  # ms since 1970
-
-
-class JobSpec(msgspec.Struct, frozen=True):
-    """Everything that is needed to run a version of a job."""
-
-    job: Job
-    inputs: tuple[Input, ...]
-    config: JobConfig
-    fixed: Fixed
-    schemas: dict[str, TopicSchema]  # by parameter
-    analysis: Analysis
-    outputs: tuple[JobOutput, ...]  # one for each result; that for its state is the last
-    partitions: dict[str, int]  # of the input topics, by topic
-    version: Version  # the frozen code
-    home: Path  # of checkpoint and `job.json`
-
-    @property
-    def name(self) -> str:
-        return self.job.name
-
-    @property
-    def key(self) -> str:
-        return job_key(self.job.name, self.config.version)
-
-    @property
-    def results(self) -> tuple[JobOutput, ...]:
-        """What its function's results go to."""
-        return self.outputs[: len(self.job.outputs)]
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.home / "checkpoint"
-
-    @property
-    def streams(self) -> tuple[Input, ...]:
-        return tuple(each for each in self.inputs if each.kind == "stream")
 
 
 class RunningJob:
@@ -127,7 +74,6 @@ class RunningJob:
         self.processed: NextOffsets = {}
         self._connection = connection
         self._registry = registry
-        self._follower = follower
         self._root = spark
         self._schemas = dict(spec.schemas)
         self._tables: dict[str, PinnedTable] = {}
@@ -149,18 +95,13 @@ class RunningJob:
         self._marker: Marker | None = None  # of the last commit when the query started
         self._committed = -1  # the last batch that the log had when the query started
         self._attempts = 0
-        self._injections = Injections(spec.home)
+        self._passing_on = PassingOn(spec, connection, follower)
         self._result: BatchResult | None = None  # of the last batch
         self._figures: dict[str, int] = {}
         self._figures_until = 0.0
         self._under_way = UnderWay(spec.name, SystemClock())
         self._indexes = indexes_of(spec, spark, connection)
         self._lock = threading.Lock()
-        watermark = spec.job.watermark
-        self._delay = milliseconds(watermark.delay) or 0 if watermark else 0
-        self._rules: StatefulRules | StatelessRules = StatelessRules()
-        if spec.analysis.stateful:
-            self._rules = StatefulRules(self._delay, spec.analysis.horizon)
 
     def figures(self) -> dict[str, int]:
         """Of the last finished batch (`figures_of`), looked at every few seconds, nothing before the first; and for how
@@ -168,7 +109,7 @@ class RunningJob:
         """
         now = time.monotonic()
         if self._result is not None and self._query is not None and now >= self._figures_until:
-            progress: Any = self._query.lastProgress
+            progress = self._progress()
             if progress and progress["batchId"] == self._result.batch and "addBatch" in progress["durationMs"]:
                 self._figures, self._figures_until = figures_of(progress, self._result), now + _FIGURES_SECONDS
         return self._figures | {"running_ms": self._under_way.ms}
@@ -189,8 +130,7 @@ class RunningJob:
         """Everything before the query, which starts in the session that this gives."""
         spec = self.spec
         session = job_session(self._root, spec.name, spec.config)
-        if isinstance(self._rules, StatefulRules):
-            self._rules.restart()
+        self._passing_on.restart()
         self._tables = tables_of(spec, self._connection, self._registry, self._schemas)
         self._sink = sink_of(spec, self._connection, self._quarantine, spec.checkpoint)
         marker = self._sink.open(session)
@@ -402,12 +342,13 @@ class RunningJob:
         """The function's result on the streams, each with the job's heartbeats in it to move the watermark."""
         watermark = self.spec.job.watermark
         assert watermark is not None
-        self._injections.take_over()
+        injections = self._passing_on.injections
+        injections.take_over()
         # A source for each stream: Spark makes two of one that is in a plan twice, and refuses two of one name.
         sources = [INJECTION_SOURCE, *(f"{INJECTION_SOURCE}_{each.parameter}" for each in self.spec.streams[1:])]
         frames = {}
         for each, source in zip(self.spec.streams, sources, strict=True):
-            rows, beats = self._rows(session, each), self._injections.rows(session, watermark.column, source)
+            rows, beats = self._rows(session, each), injections.rows(session, watermark.column, source)
             frames[each.parameter] = with_heartbeats(rows, beats, watermark.column, watermark.delay, each.parameter)
         (result,) = call(self.spec.job, frames, self.spec.version.directory)
         return with_position(result)
@@ -488,7 +429,7 @@ class RunningJob:
                 start_offsets=start,
                 reads=read,
                 topics=lambda: self._topics.kept | self._quarantine.kept,
-                event_time=plan.watermark + self._delay if plan.watermark else 0,
+                event_time=plan.watermark + delay_of(spec) if plan.watermark else 0,
                 recount=partial(self._recount, kept) if is_small else None,
             )
         finally:
@@ -559,105 +500,11 @@ class RunningJob:
         # Where no batch follows the last one, a row that says nothing makes one, for what it has changed of the state.
         state = self._state_topic
         if state is not None and self._is_waiting() and state.is_behind(self._root, self._last_batch):
-            self._injections.put(0, self._last_look)
-        spoken = {each.topic: self._follower.statement(each.topic) for each in self.spec.streams}
+            self._passing_on.wake(self._progress)
         with self._lock:
             processed = self.processed
-        inputs = inputs_covered(spoken, processed)
-        if inputs is None:
-            return
-        statements = [statement for statement in spoken.values() if statement is not None]
-        positions = {statement.topic: statement.positions for statement in statements}
-        if self._rules.is_done(inputs, positions) or not self._follower.still_speak(statements):
-            return
-        if isinstance(self._rules, StatelessRules):
-            step: Inject | State | None = self._rules.next_step(inputs, positions)
-        else:
-            watermark, windows = self._windows()
-            step = self._rules.next_step(inputs, positions, watermark, windows)
-        match step:
-            case Inject():
-                self._injections.put(step.event_time, self._last_look)
-                log.debug("heartbeat_injected", job=self.spec.name, event_time=step.event_time)
-            case State():
-                self._state(step)
+        self._passing_on.beat(processed, self._progress)
 
-    def _last_look(self) -> float:
-        """When the last finished batch began to look for input, in seconds since 1970; 0 before there is one."""
-        progress: Any = self._query.lastProgress if self._query is not None else None
-        return datetime.fromisoformat(progress["timestamp"]).timestamp() if progress else 0.0
-
-    def _state(self, step: State) -> None:
-        for topic in self.spec.fixed.outputs:
-            statement = statement_about(self._connection, topic, step.event_time, end=step.end)
-            if self._follower.statement(topic) != statement:
-                write_heartbeats(self._connection, [statement])
-                log.info("output_idle", job=self.spec.name, topic=topic, end=step.end)
-
-    def _windows(self) -> tuple[int | None, int]:
-        """The watermark of the last finished batch (ms since 1970), and the rows of state that it left; None before the
-        first one of this run.
-        """
-        progress: Any = self._query.lastProgress if self._query is not None else None
-        if not progress or not progress["stateOperators"]:
-            return None, 1
-        text = progress["eventTime"].get("watermark", "1970-01-01T00:00:00.000Z")
-        rows = sum(operator["numRowsTotal"] for operator in progress["stateOperators"])
-        try:
-            return int(datetime.fromisoformat(text).timestamp() * 1000), rows
-        except ValueError:  # beyond the year 9999, by its delay or by a heartbeat: nothing can be later
-            return _END_OF_TIME, rows
-
-
-def topics_of(spec: JobSpec, connection: Connection) -> SameTopics:
-    """The topics that a version reads and writes."""
-    return SameTopics(
-        connection,
-        spec.name,
-        streams=[each.topic for each in spec.streams],
-        tables=[each.topic for each in spec.inputs if each.kind == "changelog"],
-        outputs=[each.topic for each in spec.outputs],
-    )
-
-
-def tables_of(
-    spec: JobSpec, connection: Connection, registry: Registry, schemas: Mapping[str, TopicSchema]
-) -> dict[str, PinnedTable]:
-    """The tables that a version is joined with, by parameter; nothing of them is read yet."""
-    return {
-        each.parameter: PinnedTable(
-            schemas[each.parameter], registry, TableReader(connection, each.topic), history=each.history
-        )
-        for each in spec.inputs
-        if each.kind == "changelog"
-    }
-
-
-def indexes_of(spec: JobSpec, spark: "SparkSession", connection: Connection) -> JobIndexes:
-    """Its local indexes: beside its checkpoint, or wherever the executors are."""
-    place = spec.home.absolute() if is_local(str(spark.sparkContext.master)) else Path("mainstem", spec.key)
-    return JobIndexes(connection, spec.outputs, place / "index")
-
-
-def table_reads(tables: Mapping[str, PinnedTable]) -> Reads:
-    """What was read of them since somebody last asked, by parameter."""
-    reads: Reads = {}
-    for parameter, table in tables.items():
-        if table.read is not None:
-            reads[parameter] = {table.schema.topic: reads_of(table.read, table.moved_from, table.position)}
-            table.read = None
-    return reads
-
-
-def sink_of(spec: JobSpec, connection: Connection, quarantine: Quarantine, checkpoint: Path) -> BatchSink:
-    """What a version writes with; its quarantine is there where its function may reject rows."""
-    outputs = [OutputTopic(each.topic, each.partitions) for each in spec.results]
-    if spec.analysis.rejects:
-        quarantine.ensure()
-        outputs.append(quarantine.output)
-    identity = JobIdentity(spec.name, spec.config.version, str(checkpoint))
-    timeout_ms = spec.config.transaction_timeout_seconds * 1000
-    copy = None
-    if spec.config.checkpoint_in_log and spec.analysis.stateful and checkpoint == spec.checkpoint:
-        copy = CheckpointCopy(checkpoint, ensure_copy_topic(connection, spec.name, spec.config.version))
-    return BatchSink(identity, connection, outputs, transaction_timeout_ms=timeout_ms, copy=copy)
+    def _progress(self) -> Any:
+        """What Spark says of the last finished batch; None before there is one."""
+        return self._query.lastProgress if self._query is not None else None

@@ -38,7 +38,8 @@ from mainstem.process.heartbeats import Follower
 from mainstem.process.identity import lost_input, lost_output, used_topics
 from mainstem.process.imports import ship
 from mainstem.process.installed import write_lock
-from mainstem.process.job import JobSpec, RunningJob
+from mainstem.process.job import RunningJob
+from mainstem.process.job_spec import JobSpec
 from mainstem.process.landing import Lander
 from mainstem.process.outputs import JobOutput
 from mainstem.process.project import Input, JobConfig, Project

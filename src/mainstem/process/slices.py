@@ -30,7 +30,7 @@ from mainstem.core.prepared import prepared
 from mainstem.process.books import StreamBooks
 from mainstem.process.calling import call
 from mainstem.process.diagnosis import failed
-from mainstem.process.job import JobSpec, indexes_of, sink_of, table_reads, tables_of, topics_of
+from mainstem.process.job_spec import JobSpec, indexes_of, sink_of, table_reads, tables_of, topics_of
 from mainstem.process.local_index import running
 from mainstem.process.order import with_position
 from mainstem.process.outputs import Quarantine, records
