@@ -291,7 +291,8 @@ class StatelessJob(TestedJob):
         with running(self._indexes):
             results = call(self._job, frames, self._directory)
         found = self._sort_out(results)
-        self._indexes.release(self.also)
+        self._indexes.release()
+        self._indexes.follow(self.also)
         return found
 
     def advance(self, time: datetime | str) -> list[dict[str, Any]]:

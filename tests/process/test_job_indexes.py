@@ -10,6 +10,7 @@ from mainstem.client.topics import delete, ensure_topic
 from mainstem.core import UserError
 from mainstem.process import Change, changelog
 from mainstem.process.declare import Output
+from mainstem.process.identity import SameTopics
 from mainstem.process.job_indexes import JobIndexes, ListedIndexes
 from mainstem.process.local_index import KnownIndexes
 from mainstem.process.outputs import JobOutput
@@ -24,7 +25,14 @@ table = changelog("kept", key=["day", "n"])
 @pytest.fixture
 def indexes(log_connection, tmp_path):
     declared = Output("kept", "changelog", ("day", "n"), None)
-    return JobIndexes(log_connection, [JobOutput(declared, "kept.v2", "changelog", 2, 7, SCHEMA)], tmp_path)
+    output = JobOutput(declared, "kept.v2", "changelog", 2, 7, SCHEMA)
+
+    def started():
+        topics = SameTopics(log_connection, "keeps", streams=[], tables=[], outputs=["kept.v2"])
+        topics.begin(None)
+        return JobIndexes(log_connection, [output], topics, tmp_path)
+
+    return started
 
 
 def test_an_index_follows_the_topic_of_its_version_as_it_is_now(log_connection, indexes, tmp_path):
@@ -32,7 +40,7 @@ def test_an_index_follows_the_topic_of_its_version_as_it_is_now(log_connection, 
     row = {"day": date(2026, 5, 1), "n": 3}
     key = avro.key_text(row, ("day", "n"))
     append(log_connection, "kept.v2", [(key, avro.encode(7, SCHEMA, row)), (key, None)], timeout_seconds=60)
-    place = indexes.place(table, KEY)
+    place = indexes().place(table, KEY)
     append(log_connection, "kept.v2", [(key, avro.encode(7, SCHEMA, row))], timeout_seconds=60)
     found = {partition: list(place.history.read(partition, 0)) for partition in range(2)}
     (own,) = (partition for partition in range(2) if found[partition])
@@ -44,7 +52,7 @@ def test_an_index_follows_the_topic_of_its_version_as_it_is_now(log_connection, 
 
     delete(log_connection, ["kept.v2"])
     ensure_topic(log_connection, "kept.v2", 2)
-    assert indexes.place(table, KEY).directory != place.directory  # what was kept of the old one is not of this
+    assert indexes().place(table, KEY).directory != place.directory  # what was kept of the old one is not of this
     delete(log_connection, ["kept.v2"])
 
 
@@ -63,9 +71,9 @@ def test_in_a_test_the_history_is_what_the_job_has_written():
     at = datetime(2026, 5, 1, tzinfo=UTC)
     written = {"kept": [{"day": at, "n": 1, "text": "a"}]}
     assert indexes.place(table, KEY).history.end(0) == 0
-    indexes.release(written)
+    indexes.follow(written)
     written["kept"].append({"day": at, "n": 1, "text": None, "_deleted": True})
-    indexes.release(written)
+    indexes.follow(written)
     place = indexes.place(table, KEY)
     key = {"day": at, "n": 1}
     assert list(place.history.read(0, 0)) == [(1, Change(key, written["kept"][0])), (2, Change(key, None))]

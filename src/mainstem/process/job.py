@@ -100,7 +100,7 @@ class RunningJob:
         self._figures: dict[str, int] = {}
         self._figures_until = 0.0
         self._under_way = UnderWay(spec.name, SystemClock())
-        self._indexes = indexes_of(spec, spark, connection)
+        self._indexes = indexes_of(spec, spark, connection, self._topics)
         self._lock = threading.Lock()
 
     def figures(self) -> dict[str, int]:

@@ -89,10 +89,10 @@ def tables_of(
     }
 
 
-def indexes_of(spec: JobSpec, spark: "SparkSession", connection: Connection) -> JobIndexes:
+def indexes_of(spec: JobSpec, spark: "SparkSession", connection: Connection, topics: SameTopics) -> JobIndexes:
     """Its local indexes: beside its checkpoint, or wherever the executors are."""
     place = spec.home.absolute() if is_local(str(spark.sparkContext.master)) else Path("mainstem", spec.key)
-    return JobIndexes(connection, spec.outputs, place / "index")
+    return JobIndexes(connection, spec.outputs, topics, place / "index")
 
 
 def table_reads(tables: Mapping[str, PinnedTable]) -> Reads:

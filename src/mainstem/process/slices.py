@@ -222,7 +222,7 @@ class SliceRunner:
         for table in tables.values():
             table.move()
         kept: list[DataFrame] = []
-        indexes = indexes_of(spec, session, self._connection)
+        indexes = indexes_of(spec, session, self._connection, self._topics)
         books = StreamBooks(spec.name, self._connection, spec.streams, spec.partitions, self._quarantine, None)
         starts, ends = ({topic: {topic: each} for topic, each in side.items()} for side in (plan.starts, plan.ends))
 
