@@ -89,13 +89,15 @@ check: tools
 	@$(PYTEST) --quiet tests/checks
 
 # The tests wait for servers more than they compute, so rooms run side by side; those that need nothing but a Spark
-# session share one. The tests do not need to be apart: test-long, test-kafka and crash take what they run in one process.
+# session share one; the room of the jobs is cut in two. The tests do not need to be apart: test-long, test-kafka and
+# crash take what they run in one process.
 # The checks come first: with what they find, nothing else is started. Beside the making of the archive runs a
 # room that needs no Spark; then the longest come first.
 rooms = '$(addprefix tests/,$(1))'
-ROOMS := $(call rooms,broker) $(call rooms,process registry contract examples cli bench) $(call rooms,crash) $(call rooms,connect) \
+ROOMS := $(call rooms,broker) $(call rooms,process/test_[r-z]*.py registry contract cli bench) $(call rooms,process/test_[a-q]*.py examples) \
+    $(call rooms,crash) $(call rooms,connect) \
     $(call rooms,e2e) $(call rooms,standalone) $(call rooms,log client wire web serve replicate audit dash records core test_*.py)
-LANES ?= 2
+LANES ?= 3
 
 test: tools browser
 	@printf '%s\n' archive check $(ROOMS) | xargs -P $(LANES) -I {} bash -c 'case "{}" in \

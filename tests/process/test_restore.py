@@ -12,6 +12,7 @@ from mainstem.process.project import JobConfig
 from mainstem.process.restore import lost_version, restore
 from mainstem.process.retire import retire
 from mainstem.process.sink_checkpoint import Checkpoint
+from tests.support.hurry import Hurry
 from tests.support.jobs import driver_of, put_rows, read_rows, run_until, say_end
 from tests.support.shop import NOON, ORDERS, drivers, order, shop, write_project
 
@@ -39,7 +40,7 @@ def test_jobs_go_on_where_the_log_has_them(spark, log_connection, registry_url, 
 
     def start(**settings):
         configs = {name: JobConfig(checkpoint_in_log=True, **settings) for name in names}
-        driver = driver_of(spark, project, log_connection, registry_url, data, settings=configs)
+        driver = driver_of(spark, project, log_connection, registry_url, data, settings=configs, clock=Hurry())
         drivers.append(driver)
         driver.start()
         return driver

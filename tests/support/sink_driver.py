@@ -36,6 +36,7 @@ from mainstem.process.run import JobDriver
 from mainstem.process.session import SparkConfig, has_ended, start_session, stop_session
 from mainstem.process.sink import BatchResult, BatchSink, JobIdentity
 from mainstem.registry.client import Registry
+from tests.support.hurry import Hurry
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -48,7 +49,6 @@ STEPS = [
 ]  # fmt: skip
 """Steps of a batch."""
 JAVA_ENDED = 3
-_HURRY = 8  # how many times faster a job that has failed often in a row is tried again
 
 
 class Config(msgspec.Struct, frozen=True):
@@ -72,13 +72,6 @@ class Settings(msgspec.Struct, frozen=True):
     direct: bool
     most: int
     armed: str = ""
-
-
-class Hurry(SystemClock):
-    """So that who is killed every second or two need not wait half a minute."""
-
-    def monotonic(self) -> float:
-        return super().monotonic() * _HURRY
 
 
 class Steps:
