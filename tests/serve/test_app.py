@@ -21,6 +21,7 @@ from mainstem.registry import avro
 from mainstem.serve import app, control, keeper
 from tests.serve.fleet import PLANE, header
 from tests.serve.played import CLASS, PlayedJob
+from tests.support.records import wait_for_markers
 from tests.support.waiting import wait_until
 
 
@@ -193,6 +194,7 @@ def test_a_read_as_of_the_end_of_a_topic_is_answered_though_no_record_is_there(f
             producer.produce(fleet.planes, b"never", b"N1", partition)
         assert producer.flush(60) == 0
         producer.abort_transaction(60)
+        wait_for_markers(fleet.connection)
         ends = end_offsets(fleet.connection, fleet.planes)
         at = ",".join(f"{partition}:{offset}" for partition, offset in ends.items())
         for _ in range(2):
@@ -451,10 +453,14 @@ def test_a_read_with_the_token_of_a_write_to_a_partition_that_was_added_is_answe
         assert http.get("/views/planes/row?tailnum=N1", headers=header(token)).status_code == 200
         for future in admin(fleet.connection).create_partitions([NewPartitions(fleet.planes, 9)]).values():
             future.result(60)
-        names = [f"M{number}" for number in range(30)]
-        token = fleet.write(fleet.planes, *((name, "y", 2) for name in names))
-        assert max(token.positions[fleet.planes]) > 1
-        rows = http.get("/views/planes/rows", headers=header(token)).json()["rows"]
+        names, tokens = [f"M{number}" for number in range(30)], []
+
+        def went_there():  # Apache Kafka answers before its brokers tell producers of new partitions
+            tokens.append(fleet.write(fleet.planes, *((name, "y", 2) for name in names)))
+            return max(tokens[-1].positions[fleet.planes]) > 1
+
+        wait_until(went_there, "rows went to a partition that was added")
+        rows = http.get("/views/planes/rows", headers=header(tokens[-1])).json()["rows"]
         assert {row["tailnum"] for row in rows} == {"N1", *names}
 
 
