@@ -123,10 +123,15 @@ def test_state_that_the_watermark_removes_is_no_matter(spark, tmp_path, result, 
 
 def test_a_job_that_asks_for_the_time_or_for_chance_says_so(spark, tmp_path):
     for expression, reason in (
-        ("F.current_timestamp()", "asks for the time"),
+        ("F.current_timestamp()", "asks for the time (current_timestamp)"),
+        ("F.lit(datetime.datetime.now())", "asks for the time (20"),
+        ("F.col('id') - int(time.time())", "asks for the time (1"),
         ("F.rand()", "another result each time"),
     ):
         it = found(spark, tmp_path, f"""
+            import datetime
+            import time
+
             @stream(to="x")
             def job(orders):
                 return orders.withColumn("x", {expression})

@@ -6,6 +6,7 @@ which operators would keep state.
 
 import hashlib
 import re
+import time
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import partial
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from mainstem.process.calling import call
+from mainstem.process.clocks import clock_of
 from mainstem.process.declare import BadDeclaration, Job, Output
 from mainstem.process.durations import milliseconds
 from mainstem.process.frozen import code_hash
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-_FORM = 5
+_FORM = 6
 """Of what is remembered: raised when a field is added that older ones lack."""
 
 LATE_ROWS = "which rows come too late depends on how the input is cut into batches"
@@ -70,7 +72,6 @@ _OWN_TYPES = {
 }
 """What our own columns of a result are to be, and what they may be besides."""
 _MARK = '"spark.watermarkDelayMs"'
-_CLOCK = re.compile(r"\b(current_timestamp|now|current_date|localtimestamp|current_time|curdate)\(")
 _DURATION = re.compile(r"cast\(((?:\d+ (?:days|hours|minutes|seconds|weeks)\s?)+) as interval\)|\b(\d{7,17})(?=[ )])")
 
 
@@ -175,15 +176,18 @@ def analyse(
         else session.createDataFrame([], types[each.parameter])
         for each in inputs
     }
-    known = KnownIndexes(job.also)
+    known, began = KnownIndexes(job.also), time.time()
     with running(known):
         found = call(job, frames, directory)
+        ended = time.time()
         needs_record = _needs_record(job, inputs, frames, found, directory)
     plans = [analyzed(each) for each in found]
     nodes = [node for plan in plans for node in nodes_of(plan)]
     stateful = _stateful(job, inputs, nodes)
     late = stateful is not None and _leaves_out_late(nodes)
-    reasons = [_batch_dependence(job, plan, stateful, inputs, late=late) for plan in plans]
+    clocks = [clock_of(plan.toString(), began, ended) for plan in plans]
+    reasons: list[str | None] = [f"it asks for the time ({clock})" for clock in clocks if clock is not None]
+    reasons += [_batch_dependence(job, plan, stateful, inputs, late=late) for plan in plans]
     reasons += [f"{', '.join(known.used)}: its local index is as it was when the batch began"] if known.used else []
     reason = next(filter(None, reasons), None)
     results = tuple(
@@ -455,9 +459,6 @@ def _order_lost_by(job: Job, found: Sequence["DataFrame"], stateful: str | None)
 
 
 def _batch_dependence(job: Job, plan: Any, stateful: str | None, inputs: Sequence[Input], *, late: bool) -> str | None:
-    clock = _CLOCK.search(plan.toString())
-    if clock:
-        return f"it asks for the time ({clock[1]})"
     if not plan.deterministic():
         return "it uses a function that gives another result each time"
     if any(class_of(node) == "Sample" for node in nodes_of(plan)):
