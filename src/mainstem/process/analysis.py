@@ -19,7 +19,7 @@ from mainstem.process.calling import call
 from mainstem.process.clocks import clock_of
 from mainstem.process.declare import BadDeclaration, Job, Output
 from mainstem.process.durations import milliseconds
-from mainstem.process.frozen import code_hash
+from mainstem.process.frozen import code_of_job
 from mainstem.process.late import Windows, windows_of
 from mainstem.process.local_index import KnownIndexes, running
 from mainstem.process.order import order_lost_by, with_position
@@ -203,7 +203,7 @@ def analyse(
             output.topic: f"{list(output.key)} {result.columns.simpleString()}"
             for output, result in zip(job.written, results, strict=True)
         },
-        partial(code_hash, directory),
+        partial(code_of_job, directory, job.name),
     )
     check_job(session, job, inputs, found, plans, stateful=stateful, is_python=bool(shape.code))
     return Analysis(

@@ -29,6 +29,7 @@ from mainstem.core.locks import hold
 from mainstem.core.prepared import prepared
 from mainstem.process.declare import Location
 from mainstem.process.imports import import_from, places_of
+from mainstem.process.job_code import job_code
 from mainstem.process.project import Project, load_project
 
 _SOURCES = frozenset({".py", ".avsc", ".sql", ".json", ".toml", ".csv", ".txt"})
@@ -36,6 +37,7 @@ _LEFT_OUT = frozenset({"__pycache__", "node_modules", "data", "tests"})
 _MARKERS = ("mainstem.json", "_delta_log", "pyvenv.cfg", "conda-meta")
 """What makes a directory none of the project's sources: a data directory, a Delta table, an environment of Python."""
 _TABLES = ("project", "topics")
+_JOBS = "jobs.py"
 _FILES = f"jobs of [project] in {PROJECT_FILE}"
 _DIGITS = 16
 _UNFINISHED = ".freezing-"
@@ -83,14 +85,27 @@ def code_hash(directory: Path) -> str:
     return digest.hexdigest()[:_DIGITS]
 
 
+def code_of_job(directory: Path, job: str) -> str:
+    """The hash of what can change what one job computes, as far as the project's code tells it; else of everything."""
+    files = _job_files(_settings(directory))
+    start = [files] if isinstance(files, str) else [*files] if isinstance(files, list) else []
+    sources = {name: path.read_bytes() for name, path in _sources(directory)}
+    return job_code(sources, start, job) or code_hash(directory)
+
+
+def _job_files(settings: Mapping[str, Any]) -> Any:
+    """`jobs` of [project]: files, by their names in the project, unless the settings are wrong."""
+    project = settings.get("project")
+    return project.get("jobs", _JOBS) if isinstance(project, dict) else _JOBS if project is None else project
+
+
 def _contents(directory: Path) -> dict[str, bytes]:
     """What is hashed, by the file's name."""
     settings = _settings(directory)
     contents = {name: path.read_bytes() for name, path in _sources(directory)}
     contents[PROJECT_FILE] = _toml(settings.get("topics", {})).encode()
-    project = settings.get("project")
-    files = project.get("jobs", "jobs.py") if isinstance(project, dict) else project
-    if files not in (None, "jobs.py", ["jobs.py"]):
+    files = _job_files(settings)
+    if files not in (None, _JOBS, [_JOBS]):
         contents[_FILES] = _toml(files).encode()
     return contents
 

@@ -54,7 +54,7 @@ class Shape(msgspec.Struct, frozen=True):
     operators: list[str]
     filters: list[str]
     expressions: str  # a hash of all of them
-    code: str = ""  # a hash of the project's code, where the plan calls functions of Python
+    code: str = ""  # a hash of what it reaches of the project's code, where the plan calls functions of Python
 
 
 def shape_of(
@@ -71,7 +71,8 @@ def shape_of(
         plans: of its results, analyzed.
         inputs: parameter -> what is read.
         outputs: topic -> what is written.
-        code: gives a hash of the project's code, and is called where a plan calls functions of Python.
+        code: gives a hash of what the job reaches of the project's code; it is called where a plan calls functions of
+            Python.
     """
     # Without its leaves, which name what Spark made for them.
     nodes = [node for plan in plans for node in nodes_of(plan.canonicalized()) if not node.children().isEmpty()]
