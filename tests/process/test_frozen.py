@@ -151,8 +151,9 @@ def test_another_list_of_files_is_another_code(project, tmp_path):
     (project / "mainstem.toml").write_text('[project]\njobs = ["jobs.py", "helper.py"]\n')
     second = freeze(project, data, clock)
     assert len(load_version(second).modules) == 2
-    (line,) = map(str, edited(load_project(project), data, second.sha))
-    assert "(changed since: jobs of [project] in mainstem.toml);" in line
+    (project / "helper.py").write_text("LIMIT = 2\n")
+    (line,) = map(str, edited(load_project(project), data, code_hash(project)))
+    assert "(changed since: helper.py, jobs of [project] in mainstem.toml);" in line
     (project / "mainstem.toml").write_text("[project]\njobs = []\n")
     assert len({first.sha, second.sha, code_hash(project)}) == 3
 
@@ -211,8 +212,9 @@ def test_a_files_name_may_be_in_another_encoding(project, tmp_path):
     assert (first.directory / name).read_text() == "1\n"
     write_fixed(data / "jobs" / "job@1", Fixed("job", "1", first.sha, {}, "b", 1, 4))
     (project / name).write_text("2\n")
+    (project / "helper.py").write_text("LIMIT = 2\n")
     (told,) = edited(load_project(project), data, code_hash(project))
-    assert told.changed == ["caf\N{REPLACEMENT CHARACTER}.csv"]
+    assert told.changed == ["caf\N{REPLACEMENT CHARACTER}.csv", "helper.py"]
 
 
 def test_what_appears_while_a_project_runs_is_no_source(project, tmp_path):

@@ -36,7 +36,7 @@ def data(project, tmp_path):
     """Where version 1 was started from the code as it was; it was edited since."""
     sha = freeze(project, tmp_path / "data", ManualClock()).sha
     write_fixed(tmp_path / "data" / "jobs" / "job@1", Fixed("job", "1", sha, {}, "b", 1, 4))
-    (project / "jobs.py").write_text(ONE_JOB + "# edited\n")
+    (project / "jobs.py").write_text(ONE_JOB.replace("return a", "return a.distinct()"))
     return tmp_path / "data"
 
 
@@ -47,7 +47,7 @@ def test_the_next_version_is_started_from_the_code_of_now(project, data):
     assert is_bound(data, "job", "2")
     assert version_of(data, "job", load_project(project).job_config("job")) == "2"
     assert edited(load_project(project), data, sha) == []
-    (project / "jobs.py").write_text(ONE_JOB + "# edited again\n")  # the copy is run, not this
+    (project / "jobs.py").write_text(ONE_JOB.replace("return a", "return a.limit(1)"))  # the copy is run, not this
     old, new = sorted(assignments(project, data, ManualClock()), key=lambda each: each.jobs)
     assert (old.jobs, new.jobs, new.sha) == ((("job", "1"),), (("job", "2"),), sha)
     assert reprocess(None, project, data, "job").version == "3"
@@ -61,6 +61,15 @@ def test_the_same_code_is_built_again_only_where_that_is_meant(project, data):
     with pytest.raises(SameCode, match=rf"^job job@2 runs the code as it is now, {code_hash(project)}: the same"):
         reprocess(None, project, data, "job")
     assert reprocess(None, project, data, "job", anyway=True).version == "3"
+
+
+def test_an_edit_that_changes_nothing_of_the_job_is_the_same_code(project, data):
+    reprocess(None, project, data, "job")
+    (project / "unused.py").write_text("LIMIT = 2\n")
+    with (project / "jobs.py").open("a") as file:
+        file.write("# a comment\n")
+    with pytest.raises(SameCode, match=r"^job job@2 runs the code as it is now, "):
+        reprocess(None, project, data, "job")
 
 
 def test_what_cannot_be_started_is_told_at_once(project, data, tmp_path):

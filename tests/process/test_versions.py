@@ -1,5 +1,9 @@
 """Versions go on with the code that they were started with."""
 
+import contextlib
+import shutil
+
+import msgspec
 import pytest
 
 from mainstem.client.catalog import RETIRED
@@ -13,6 +17,7 @@ from mainstem.process.versions import (
     left_over,
     newest,
     read_fixed,
+    run_alone,
     with_versions,
     write_fixed,
 )
@@ -98,6 +103,7 @@ def test_jobs_go_on_with_the_code_they_were_started_with(project, tmp_path):
     assert only.jobs == (("job", "1"),)
     write_fixed(data / "jobs" / "job@1", Fixed("job", "1", only.sha, {}, "b", 1, 4))
 
+    (project / "helper.py").write_text("LIMIT = 2\n")
     (project / "jobs.py").write_text(JOBS + '@stream(to="c")\ndef second(a):\n    return LIMIT\n')
     new, old = assignments(project, data, clock)
     assert (new.jobs, old.jobs) == ((("second", "1"),), (("job", "1"),))
@@ -115,6 +121,54 @@ def test_jobs_go_on_with_the_code_they_were_started_with(project, tmp_path):
     (project / "mainstem.toml").write_text("")
     with pytest.raises(UserError, match=r"mainstem\.toml: job job@1 was retired and never runs again"):
         assignments(project, data, clock)
+
+
+SECOND = '@stream(to="c")\ndef second(a):\n    return a\n'
+
+
+def test_a_version_of_whose_job_nothing_was_edited_goes_on_with_the_project(project, tmp_path):
+    """Each edit of a project of ten jobs left nine behind, in a Spark of their own."""
+    data, clock, home = tmp_path / "data", ManualClock(), tmp_path / "data" / "jobs" / "job@1"
+    (first,) = assignments(project, data, clock)
+    fixed = Fixed("job", "1", first.sha, {"a": 7}, "b", 9, 4, also={"c": 2})
+    write_fixed(home, fixed)
+    (project / "jobs.py").write_text(f"# a comment\n{JOBS}{SECOND}")
+    (project / "unused.py").write_text("LIMIT = 7\n")
+    (project / "mainstem.toml").write_text('[topics."of.others"]\npartitions = 1\n')
+    assert edited(load_project(project), data, code_hash(project)) == []
+    (only,) = assignments(project, data, clock)
+    assert only.jobs == (("job", "1"), ("second", "1"))
+    assert only.sha != first.sha
+    assert read_fixed(home) == msgspec.structs.replace(fixed, sha=only.sha)
+
+
+@pytest.mark.parametrize(
+    "why", ["its helper", "its topic", "a damaged copy", "an edited copy", "no copy", "it runs elsewhere"]
+)
+def test_a_version_stays_with_its_code_where_it_may_mean_something_else(project, tmp_path, why):
+    data, clock, home = tmp_path / "data", ManualClock(), tmp_path / "data" / "jobs" / "job@1"
+    (first,) = assignments(project, data, clock)
+    write_fixed(home, Fixed("job", "1", first.sha, {}, "b", 1, 4))
+    (project / "jobs.py").write_text(JOBS + SECOND)
+    copy = data / "versions" / first.sha
+    with contextlib.ExitStack() as stack:
+        match why:
+            case "its helper":
+                (project / "helper.py").write_text("LIMIT = 2\n")
+            case "its topic":
+                (project / "mainstem.toml").write_text("[topics.a]\npartitions = 3\n")
+            case "a damaged copy":
+                (copy / "jobs.py").write_text("def\n")
+            case "an edited copy":
+                (copy / "jobs.py").write_text(JOBS + "# edited\n")
+            case "no copy":
+                shutil.rmtree(copy)
+            case "it runs elsewhere":
+                lock = run_alone(data, "job", "1")
+                stack.callback(lock.release)
+        new, old = assignments(project, data, clock)
+    assert (new.jobs, old.jobs, old.sha) == ((("second", "1"),), (("job", "1"),), first.sha)
+    assert read_fixed(home).sha == first.sha
 
 
 @pytest.mark.parametrize("place", ["data", "linked", ".hidden"])

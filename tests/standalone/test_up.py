@@ -75,7 +75,7 @@ def test_jobs_that_were_started_with_code_that_was_edited_since_have_a_process_o
     sha = code_hash(project)
     write_fixed(tmp_path / "jobs" / "job@1", Fixed("job", "1", sha, {}, "b", 1, 4))
     assert names(project, tmp_path, own_log=False) == ["gateway", "connect", "spark"]
-    (project / "jobs.py").write_text(jobs + "# edited\n")
+    (project / "jobs.py").write_text(jobs.replace("return a", "return a.distinct()"))
     assert names(project, tmp_path, own_log=False) == ["gateway", "connect", f"spark-{sha[:8]}"]
     with (project / "mainstem.toml").open("a") as file:
         file.write('[jobs.job]\nversion = "2"\n')
@@ -92,7 +92,7 @@ def test_a_version_that_is_asked_for_while_all_runs_gets_a_driver_unless_that_of
     write_fixed(tmp_path / "jobs" / "job@1", Fixed("job", "1", code_hash(project), {}, "b", 1, 4))
     reprocess(None, project, tmp_path, "job", anyway=True)
     assert missing_drivers(project, tmp_path, at, specs) == []
-    (project / "jobs.py").write_text(jobs + "# edited\n")
+    (project / "jobs.py").write_text(jobs.replace("return a", "return a.distinct()"))
     reprocess(None, project, tmp_path, "job")
     (spec,) = missing_drivers(project, tmp_path, at, specs)
     assert (spec.name, spec.vital) == (f"spark-{code_hash(project)[:8]}", False)
@@ -186,7 +186,7 @@ def test_a_driver_that_is_started_again_has_the_code_it_was_started_with(project
     *_, spark = child_specs(load_project(project), load_config(project, {}), tmp_path, at, own_log=False)
     assert spark.command[-5:] == ("--code", code_hash(project), "--job", "job@1", "--tables")
     write_fixed(tmp_path / "jobs" / "job@1", Fixed("job", "1", code_hash(project), {}, "b", 1, 4))
-    (project / "jobs.py").write_text(jobs + "# edited\n")
+    (project / "jobs.py").write_text(jobs.replace("return a", "return a.distinct()"))
     *_, again = child_specs(load_project(project), load_config(project, {}), tmp_path, at, own_log=False)
     assert again.command == spark.command  # one driver, not a second one for the tables alone
 
@@ -204,8 +204,8 @@ def test_a_job_that_does_not_run_the_code_as_it_is_now_is_told(project, tmp_path
     data.mkdir()
     claim_directory(data)
     write_fixed(data / "jobs" / "job@1", Fixed("job", "1", code_hash(project), {}, "b", 1, 4))
-    for addition in ("", "# edited\n"):
-        (project / "jobs.py").write_text(jobs + addition)
+    for returned in ("a", "a.distinct()"):
+        (project / "jobs.py").write_text(jobs.replace("return a", f"return {returned}"))
         with pytest.raises(BadSetting, match="nothing is started"):
             up(project, data, listen="127.0.0.1:0", gateway="127.0.0.1:0", on_news=news.append)
     (line,) = news

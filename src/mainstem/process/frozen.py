@@ -87,10 +87,36 @@ def code_hash(directory: Path) -> str:
 
 def code_of_job(directory: Path, job: str) -> str:
     """The hash of what can change what one job computes, as far as the project's code tells it; else of everything."""
+    return _reached_by(directory, job) or code_hash(directory)
+
+
+def is_same_job(data: Path, sha: str, now: Path, job: str, topics: Collection[str]) -> bool:
+    """Whether a job computes the same in a frozen copy and in the project as it is, as far as their code tells; not
+    where the copy is not what was frozen.
+
+    Args:
+        data: where the copy lies.
+        sha: its hash.
+        now: the project's directory.
+        job: its name.
+        topics: that it reads and writes now.
+    """
+    before = version_directory(data, sha)
+    try:
+        reached = _reached_by(before, job)
+        if reached is None or code_hash(before) != sha or reached != _reached_by(now, job):
+            return False
+        said = [_settings(directory).get("topics", {}) for directory in (before, now)]
+    except (BadSetting, OSError):
+        return False
+    return all(said[0].get(name) == said[1].get(name) for name in topics)
+
+
+def _reached_by(directory: Path, job: str) -> str | None:
+    """None: the code does not tell."""
     files = _job_files(_settings(directory))
     start = [files] if isinstance(files, str) else [*files] if isinstance(files, list) else []
-    sources = {name: path.read_bytes() for name, path in _sources(directory)}
-    return job_code(sources, start, job) or code_hash(directory)
+    return job_code({name: path.read_bytes() for name, path in _sources(directory)}, start, job)
 
 
 def _job_files(settings: Mapping[str, Any]) -> Any:

@@ -21,7 +21,7 @@ from mainstem.process.cutover import PATIENT, Waiting, wait_until_read
 from mainstem.process.from_state import with_state_of
 from mainstem.process.frozen import check_whole, freeze
 from mainstem.process.landing import NotLanded, is_driven
-from mainstem.process.project import load_project
+from mainstem.process.project import Project, load_project
 from mainstem.process.readiness import Pin, look
 from mainstem.process.retire import hold_catalog
 from mainstem.process.versions import (
@@ -31,6 +31,7 @@ from mainstem.process.versions import (
     output_topic,
     read_asked,
     read_fixed,
+    runs_the_same,
     write_asked,
 )
 
@@ -88,7 +89,7 @@ def reprocess(
         frozen = freeze(project, data, clock)
         check_whole(loaded, frozen)
         if not anyway:
-            _check_other(data, job, frozen.sha)
+            _check_other(loaded, data, job, frozen.sha)
         used = [*_known(connection, job), loaded.job_config(job).version]
         version = free_version(data, job, used)
         if state_of:
@@ -125,13 +126,14 @@ def _check_started(data: Path, job: str) -> None:
         )
 
 
-def _check_other(data: Path, job: str, sha: str) -> None:
+def _check_other(project: Project, data: Path, job: str, sha: str) -> None:
     """See that none of the versions that run has this code.
 
     Raises:
         SameCode: one has.
     """
-    same = [each.version for each in all_versions(data) if (each.job, each.sha) == (job, sha)]
+    lives = [each for each in all_versions(data) if each.job == job]
+    same = [each.version for each in lives if each.sha == sha or runs_the_same(project, data, each)]
     if same:
         raise SameCode(
             f"job {job_key(job, same[0])} runs the code as it is now, {sha}: the same again would come of it",

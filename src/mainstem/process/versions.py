@@ -21,10 +21,13 @@ from mainstem.core import Clock, CorruptData, UserError
 from mainstem.core.config import PROJECT_FILE
 from mainstem.core.files import make_directory, write_atomically
 from mainstem.core.locks import DirectoryInUse, DirectoryLock, is_held
+from mainstem.core.logging import get_logger
 from mainstem.core.prepared import prepared
 from mainstem.process.another_version import instead_of_retired
-from mainstem.process.frozen import changed_since, check_whole, freeze, version_directory
+from mainstem.process.frozen import changed_since, check_whole, freeze, is_same_job, version_directory
 from mainstem.process.project import JobConfig, Project, load_project
+
+log = get_logger()
 
 FIRST = "1"
 """The version that a job starts with, unless its project names another one."""
@@ -208,8 +211,9 @@ def assignments(directory: Path, data: Path, clock: Clock) -> list[Assignment]:
     now first.
 
     A version of a job that was started once goes on with the code it was started with, until it is retired; one
-    that was asked for starts with its own; what is new in the project runs from the code as it is now. Other code is
-    not looked at: what is wrong with it stops its own jobs alone.
+    that was asked for starts with its own; what is new in the project runs from the code as it is now. So does a
+    version of whose job no edit has changed anything: of ten jobs of which one was edited, nine share a driver with it.
+    Other code is not run here: what is wrong with it stops its own jobs alone.
 
     Raises:
         BadDeclaration, BadSetting: the project as it is now is wrong.
@@ -230,7 +234,7 @@ def assignments(directory: Path, data: Path, clock: Clock) -> list[Assignment]:
             )
         code[name, version] = current.sha
     for each in all_versions(data):
-        code[each.job, each.version] = each.sha
+        code[each.job, each.version] = _follow_edits(project, data, each, current.sha)
     if current.sha in code.values():
         check_whole(project, current)
     drivers: dict[tuple[str, str], list[tuple[str, str]]] = {}
@@ -240,8 +244,28 @@ def assignments(directory: Path, data: Path, clock: Clock) -> list[Assignment]:
     return [Assignment(sha, tuple(drivers[sha, name]), name) for sha, name in ordered]
 
 
+def _follow_edits(project: Project, data: Path, each: Fixed | Asked, sha: str) -> str:
+    """The code that a version runs from, now that the project's is `sha`; durable on return."""
+    if each.sha == sha or not isinstance(each, Fixed) or is_running(data, each.job, each.version):
+        return each.sha
+    if not runs_the_same(project, data, each):
+        return each.sha
+    write_fixed(data / "jobs" / job_key(each.job, each.version), msgspec.structs.replace(each, sha=sha))
+    log.info("version_follows", job=each.job, version=each.version, code=sha, before=each.sha)
+    return sha
+
+
+def runs_the_same(project: Project, data: Path, each: Fixed | Asked) -> bool:
+    """Whether what a version runs is what the project says of its job by now."""
+    job = project.jobs.get(each.job)
+    if job is None:
+        return False
+    topics = {*job.topics, *(topic.topic for topic in project.inputs[each.job])}
+    return is_same_job(data, each.sha, project.directory, each.job, topics)
+
+
 class Edited(msgspec.Struct, frozen=True):
-    """A version that goes on with the code it was started with, although the project's is another by now."""
+    """A version that goes on with the code it was started with, although that of its job is another by now."""
 
     job: str
     version: str
@@ -267,7 +291,9 @@ def edited(project: Project, data: Path, sha: str) -> list[Edited]:
         version = version_of(data, name, config)
         fixed = read_fixed(data / "jobs" / job_key(name, version))
         others = [] if config.version else [each for each in all_versions(data) if each.job == name]
-        if fixed is not None and fixed.sha != sha and all(each.sha != sha for each in others):
+        lives = [*others, fixed] if fixed is not None else []
+        if lives and not any(each.sha == sha or runs_the_same(project, data, each) for each in lives):
+            assert fixed is not None
             free = free_version(data, name)
             changed = changed_since(version_directory(data, fixed.sha), project.directory)
             found.append(Edited(name, version, fixed.sha, changed, free))
