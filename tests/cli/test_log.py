@@ -68,6 +68,19 @@ def test_it_serves_and_stops_cleanly(tmp_path, number):
         assert raw.call(3, 4, topics=[{"name": "t"}], allow_auto_topic_creation=False).topics[0].error_code == 0
 
 
+def test_who_stops_it_while_it_starts_is_told_of_no_failure(tmp_path):
+    program = (
+        "import time; from mainstem.standalone import log_process; from mainstem.cli import main\n"
+        "log_process.run_log = lambda *_, **__: (print('imports', flush=True), time.sleep(60))\n"
+        "main()"
+    )
+    command = [sys.executable, "-c", program, "log", "start", "--data", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "imports\n"
+        process.terminate()
+        assert process.wait(60) == 0
+
+
 def test_what_was_acknowledged_survives_sigkill(tmp_path):
     with started(tmp_path) as (process, bootstrap):
         with RawClient(bootstrap) as raw:

@@ -740,6 +740,7 @@ def test_damage_takes_the_partition_offline_and_changes_nothing(tmp_path):
             with structlog.testing.capture_logs() as logs:
                 await topic.log.housekeep()
             assert [entry["event"] for entry in logs] == ["partition_offline", "housekeeping_skipped"]
+            assert f"mainstem log repair --data {tmp_path}" in logs[0]["hint"]
             with pytest.raises(StorageError, match="bad CRC"):
                 await topic.records()
             assert path.read_bytes() == data

@@ -1,6 +1,7 @@
 """A damaged partition is cut at its first damaged batch: what is before stays, what is behind is kept aside."""
 
 import pytest
+import structlog
 
 from mainstem.core import ManualClock, TopicPartition
 from mainstem.log import LogDirectory, LogDirectoryInUse, StorageError, TopicConfig, housekeeping
@@ -249,10 +250,13 @@ def test_damage_names_the_command(tmp_path):
     async def test():
         await fill(tmp_path)
         damage(tmp_path, 3, "gone")
-        log = await open_log(tmp_path)
+        with structlog.testing.capture_logs() as told:
+            log = await open_log(tmp_path)
         with pytest.raises(StorageError) as caught:
             await log.partitions[TP].read(0, 100)
-        assert f"mainstem log repair --data {tmp_path} orders 0" in caught.value.hint
+        command = f"mainstem log repair --data {tmp_path} orders 0"
+        assert command in caught.value.hint
+        assert [command in entry["hint"] for entry in told if entry["event"] == "partition_offline"] == [True]
         with pytest.raises(LogDirectoryInUse):
             await repair(tmp_path, TP, clock=ManualClock(), cut=True)
         await log.close()

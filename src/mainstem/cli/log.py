@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -57,6 +59,7 @@ def start(data: Path, listen: str | None, config_file: Path | None, log_level: s
     Where the disk fails it ends, with exit code 2: what was acknowledged is safe.
     `mainstem up` starts its own log again.
     """
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # until `run_log` has begun, which has an end of its own
     gc.disable()  # while modules are imported; `run_log` enables it
     from mainstem.standalone.log_process import run_log, skip_slow_imports
 

@@ -25,6 +25,7 @@ from uuid import UUID
 import msgspec
 from crc32c import crc32c
 
+from mainstem.log.checkpoint import NAME as CHECKPOINT
 from mainstem.log.disk import Buffer, Disk, File
 from mainstem.log.errors import CorruptFile
 
@@ -241,7 +242,7 @@ def generation_of(file: File) -> int | None:
     return generation
 
 
-def read_frames(files: Iterable[File], *, generation: int | None, sequence: int | None) -> list[Frame]:
+def read_frames(files: Sequence[File], *, generation: int | None, sequence: int | None) -> list[Frame]:
     """The rounds from `sequence` on, in order, found in the journal files of `generation` or the next one (blocking).
 
     Without them (the checkpoint is gone) the longest row of rounds that ends with the last one, of the generation that
@@ -260,10 +261,12 @@ def read_frames(files: Iterable[File], *, generation: int | None, sequence: int 
         return _last_row(frames)
     for expected, frame in enumerate(frames, sequence):
         if frame.sequence != expected:
+            checkpoint = files[0].path.parent / CHECKPOINT
             raise CorruptFile(
-                f"journal: round {expected} is missing or damaged, round {frame.sequence} is there",
-                hint="acknowledged records are damaged: restore the data directory; without the checkpoint (move it"
-                " away) every batch of every partition is read and checked at start, and what is damaged is named",
+                f"{' and '.join(str(file.path) for file in files)}: round {expected} is missing or damaged, round "
+                f"{frame.sequence} is there",
+                hint=f"restore the data directory from a copy; or move {checkpoint} away: then the next start reads and "
+                "checks every batch of every partition, and names those that are damaged, if there are any",
             )
     return frames
 

@@ -109,6 +109,11 @@ def open_directory_metadata(disk: Disk, directory: Path) -> DirectoryMetadata:
         disk.write_atomically(path, "\n".join([*lines, f"mainstem.format={FORMAT}", ""]).encode())
         return made
     if not pairs.get("mainstem.format", "").isdigit() or "cluster.id" not in pairs:
+        if "cluster.id" in pairs and "node.id" in pairs:
+            raise UnsupportedFormat(
+                f"{path}: expected mainstem.format, found a data directory of Apache Kafka",
+                hint="give the log a directory of its own",
+            )
         raise CorruptFile(f"{path}: expected cluster.id and mainstem.format", hint="restore the file from a copy")
     if int(pairs["mainstem.format"]) > FORMAT:
         raise UnsupportedFormat(

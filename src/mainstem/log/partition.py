@@ -469,7 +469,7 @@ class PartitionLog:
     def found_damage(self, segment: Segment, error: Exception) -> StorageError:
         """The segment cannot be read or does not check out: the partition goes offline, with what is returned."""
         failure = StorageError(f"{segment.path}: {error}", hint=self.repair_hint)
-        log.error("partition_offline", partition=str(self.topic_partition), error=str(failure))
+        log.error("partition_offline", partition=str(self.topic_partition), error=str(failure), hint=failure.hint)
         self.go_offline(failure)
         return failure
 

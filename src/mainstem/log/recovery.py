@@ -310,6 +310,7 @@ def _guard(recovery: PartitionRecovery, step: Callable[[], None]) -> None:
         forbidden = isinstance(error, PermissionError)
         hint = "check its owner and permissions, then start again" if forbidden else partition.repair_hint
         failure = StorageError(f"{partition.topic_partition}: {error}", hint=hint)
-        log.error("partition_offline", partition=str(partition.topic_partition), error=str(error))  # noqa: TRY400 - damage is told in one line, no traceback
+        told = {"partition": str(partition.topic_partition), "error": str(error), "hint": hint}
+        log.error("partition_offline", **told)  # noqa: TRY400 - damage is told in one line, no traceback
         partition.go_offline(failure)
         partition.recovered = False
