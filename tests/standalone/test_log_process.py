@@ -69,6 +69,12 @@ def test_the_directory_of_a_log_is_made_and_that_of_a_project_refused(tmp_path):
         log_directory(tmp_path / "file" / "log")
 
 
+def test_a_directory_that_cannot_be_looked_at_is_told_by_its_own_name(tmp_path):
+    data = tmp_path / ("x" * 300)
+    with pytest.raises(UserError, match=r"^--data .*xx: expected a directory to write to: File name too long$"):
+        log_directory(data)
+
+
 def test_what_a_log_never_uses_is_not_imported():
     program = (
         "import json, sys\n"

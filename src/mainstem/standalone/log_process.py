@@ -28,12 +28,12 @@ def log_directory(data: Path) -> Path:
     Raises:
         UserError: it belongs to a project, or cannot be made.
     """
-    if (data / "mainstem.json").exists():
-        raise UserError(
-            f"--data {data}: expected the directory of a log, found the data directory of a project",
-            hint=f"its log is in {data / 'log'}; `mainstem up` runs it",
-        )
     try:
+        if (data / "mainstem.json").exists():
+            raise UserError(
+                f"--data {data}: expected the directory of a log, found the data directory of a project",
+                hint=f"its log is in {data / 'log'}; `mainstem up` runs it",
+            )
         data.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         reason = why_no_directory(error)
