@@ -51,6 +51,18 @@ def test_one_that_no_block_holds_runs_until_it_is_closed(child):
         log.create_topic("late")
 
 
+def test_what_a_log_has_that_does_not_run_or_is_none_of_a_process_is_told(tmp_path):
+    not_started = mainstem.embedded(data=tmp_path)
+    with pytest.raises(AttributeError, match=r"has no 'bootstrap': it has not been started, with mainstem\.embedded"):
+        _ = not_started.bootstrap
+    with pytest.raises(AttributeError, match=r"has no 'boostrap'$"):
+        _ = not_started.boostrap
+    with mainstem.embedded() as log:
+        with pytest.raises(AttributeError, match="has no 'kill': a log in a process of its own has it, "):
+            log.kill()
+        assert not hasattr(log, "boostrap")
+
+
 def test_one_that_nobody_closes_leaves_nothing_behind():
     program = "import mainstem\nlog = mainstem.embedded().open()\nlog.create_topic('t')\nprint(log.data)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)

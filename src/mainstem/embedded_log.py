@@ -52,6 +52,12 @@ class EmbeddedLog:
         self._owner = os.getpid()
         self._closing = threading.Lock()
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            hint = f": a log in a process of its own has it, {_CHILD}" if name in vars(ChildLog) else ""
+            raise AttributeError(f"{type(self).__name__} has no {name!r}{hint}", name=name, obj=self)
+
     def close(self) -> None:
         """End it, as the end of its block does; a temporary directory goes too. Nothing, where it has ended.
 
@@ -160,6 +166,10 @@ class ChildLog(EmbeddedLog):
         self._child.start()
 
 
+_CHILD = "mainstem.embedded(child=True)"
+_STARTED = "with mainstem.embedded() as log: …, or log = mainstem.embedded().open()"
+_OF_A_LOG = frozenset({"bootstrap", "data", "client", *vars(EmbeddedLog)})
+
 LogT = TypeVar("LogT", bound=EmbeddedLog)
 
 
@@ -224,6 +234,12 @@ class Embedded(Generic[LogT]):
     def __init__(self, start: Callable[[], LogT]) -> None:
         self._start = start
         self._of_thread = threading.local()  # those that it has entered: another one may have entered others
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            hint = f": it has not been started, {_STARTED}" if name in _OF_A_LOG or name in vars(ChildLog) else ""
+            raise AttributeError(f"{type(self).__name__} has no {name!r}{hint}", name=name, obj=self)
 
     def open(self) -> LogT:
         """Start it.

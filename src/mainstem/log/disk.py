@@ -342,9 +342,13 @@ def _cachestat() -> Callable[[int, int, int], int] | None:
     from ctypes import POINTER, PyDLL, Structure, byref, c_long, c_uint, c_uint64
 
     class Range(Structure):
+        """Which part of a file; all of it where `length` is 0."""
+
         _fields_ = (("offset", c_uint64), ("length", c_uint64))
 
     class Found(Structure):
+        """Pages of it, by what they are."""
+
         _fields_ = tuple((name, c_uint64) for name in ("cached", "dirty", "writeback", "evicted", "recently_evicted"))
 
     try:
