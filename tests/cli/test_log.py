@@ -216,7 +216,9 @@ def test_a_data_directory_in_use(tmp_path):
 
 @pytest.mark.parametrize("listen", ["nowhere", "127.0.0.1:x", ":9092", "127.0.0.1:70000"])
 def test_an_address_that_is_none(tmp_path, listen):
-    assert_one_line(run("--data", str(tmp_path), "--listen", listen), "--listen: expected HOST:PORT")
+    data = tmp_path / "data"
+    assert_one_line(run("--data", str(data), "--listen", listen), "--listen: expected HOST:PORT")
+    assert not data.exists()
 
 
 def test_an_address_of_another_machine(tmp_path):

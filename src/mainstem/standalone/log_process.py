@@ -85,8 +85,8 @@ def run_log(data: Path, listen: str | None, config_file: Path | None, *, on_read
         LogDirectoryInUse, AddressInUse: as they say.
         StorageError: the disk has failed; what was acknowledged is safe.
     """
-    log_directory(data)
     broker_config, log_config = log_settings(listen, config_file, os.environ)
+    log_directory(data)  # which is made: where something else is wrong, nothing is
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
