@@ -171,6 +171,19 @@ def test_a_version_stays_with_its_code_where_it_may_mean_something_else(project,
     assert read_fixed(home).sha == first.sha
 
 
+@pytest.mark.parametrize("place", ["data", ".hidden"])
+def test_a_version_does_not_follow_code_that_is_not_whole(project, tmp_path, place):
+    data, home = tmp_path / "versions", tmp_path / "versions" / "jobs" / "job@1"
+    (first,) = assignments(project, data, SystemClock())
+    write_fixed(home, Fixed("job", "1", first.sha, {}, "b", 1, 4))
+    (project / place).mkdir(exist_ok=True)
+    (project / place / "more.py").write_text("")
+    (project / "mainstem.toml").write_text(f'[project]\njobs = ["{place}/more.py", "jobs.py"]\n')
+    (only,) = assignments(project, data, SystemClock())
+    assert (only.jobs, only.sha) == ((("job", "1"),), first.sha)
+    assert read_fixed(home).sha == first.sha
+
+
 @pytest.mark.parametrize("place", ["data", "linked", ".hidden"])
 def test_code_that_is_not_copied_is_told_before_it_is_missed(project, tmp_path, place):
     """The driver was refused, over a module that the project has, in a directory that nobody knows."""

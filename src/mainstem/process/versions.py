@@ -24,7 +24,7 @@ from mainstem.core.locks import DirectoryInUse, DirectoryLock, is_held
 from mainstem.core.logging import get_logger
 from mainstem.core.prepared import prepared
 from mainstem.process.another_version import instead_of_retired
-from mainstem.process.frozen import changed_since, check_whole, freeze, is_same_job, version_directory
+from mainstem.process.frozen import Version, changed_since, check_whole, freeze, is_same_job, version_directory
 from mainstem.process.project import JobConfig, Project, load_project
 
 log = get_logger()
@@ -233,10 +233,15 @@ def assignments(directory: Path, data: Path, clock: Clock) -> list[Assignment]:
                 hint=instead_of_retired(name),
             )
         code[name, version] = current.sha
-    for each in all_versions(data):
-        code[each.job, each.version] = _follow_edits(project, data, each, current.sha)
+    lives = all_versions(data)
+    following = [each for each in lives if isinstance(each, Fixed) and _follows(project, data, each, current)]
+    for each in lives:
+        code[each.job, each.version] = current.sha if each in following else each.sha
     if current.sha in code.values():
         check_whole(project, current)
+    for fixed in following:
+        write_fixed(data / "jobs" / job_key(fixed.job, fixed.version), msgspec.structs.replace(fixed, sha=current.sha))
+        log.info("version_follows", job=fixed.job, version=fixed.version, code=current.sha, before=fixed.sha)
     drivers: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for job, sha in code.items():
         drivers.setdefault((sha, application_of(project.job_configs, job[0])), []).append(job)
@@ -244,24 +249,20 @@ def assignments(directory: Path, data: Path, clock: Clock) -> list[Assignment]:
     return [Assignment(sha, tuple(drivers[sha, name]), name) for sha, name in ordered]
 
 
-def _follow_edits(project: Project, data: Path, each: Fixed | Asked, sha: str) -> str:
-    """The code that a version runs from, now that the project's is `sha`; durable on return."""
-    if each.sha == sha or not isinstance(each, Fixed) or is_running(data, each.job, each.version):
-        return each.sha
-    if not runs_the_same(project, data, each):
-        return each.sha
-    write_fixed(data / "jobs" / job_key(each.job, each.version), msgspec.structs.replace(each, sha=sha))
-    log.info("version_follows", job=each.job, version=each.version, code=sha, before=each.sha)
-    return sha
+def _follows(project: Project, data: Path, each: Fixed, current: Version) -> bool:
+    """Whether a version that was started with other code may as well run from that of the project."""
+    if each.sha == current.sha or is_running(data, each.job, each.version):
+        return False
+    return runs_the_same(project, data, each, current.directory)
 
 
-def runs_the_same(project: Project, data: Path, each: Fixed | Asked) -> bool:
-    """Whether what a version runs is what the project says of its job by now."""
+def runs_the_same(project: Project, data: Path, each: Fixed | Asked, now: Path | None = None) -> bool:
+    """Whether what a version runs is what the project says of its job: in its directory, or in a copy `now` of that."""
     job = project.jobs.get(each.job)
     if job is None:
         return False
     topics = {*job.topics, *(topic.topic for topic in project.inputs[each.job])}
-    return is_same_job(data, each.sha, project.directory, each.job, topics)
+    return is_same_job(data, each.sha, now or project.directory, each.job, topics)
 
 
 class Edited(msgspec.Struct, frozen=True):
