@@ -155,6 +155,18 @@ def test_what_cannot_be_read_is_not_known(files, why):
     assert job_code(files, ["jobs.py"], "hourly") is None, why
 
 
+def test_an_input_may_be_declared_in_any_module_of_the_project():
+    files = {
+        "topics.py": b"orders = topic('shop.orders')\nother = topic('shop.other')\n",
+        "jobs.py": b"@stream(to='a')\ndef job(orders):\n    return orders\n",
+    }
+    start = ["jobs.py", "topics.py"]
+    before = job_code(files, start, "job")
+    for old, new, same in ((b"shop.orders'", b"shop.orders', event_time='at'", False), (b"shop.other'", b"x'", True)):
+        edited = files | {"topics.py": files["topics.py"].replace(old, new)}
+        assert (job_code(edited, start, "job") == before) is same
+
+
 def test_what_lists_files_may_read_any():
     jobs = "from mainstem.process import stream\n@stream(to='a')\ndef all(o):\n    return [*Path('.').glob('*')]\n"
     files = {"jobs.py": jobs.encode(), "a.csv": b"1"}

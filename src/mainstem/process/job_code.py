@@ -61,6 +61,8 @@ def job_code(files: Mapping[str, bytes], start: Sequence[str], job: str) -> str 
 
 
 class _Reached:
+    """What was reached so far; it grows."""
+
     def __init__(self, files: Mapping[str, bytes]) -> None:
         self._files = files
         # Modules may be imported from any directory that is on somebody's path.
@@ -86,9 +88,8 @@ class _Reached:
 
     def follow_job(self, start: Sequence[str], job: str) -> None:
         """From its declaration on."""
-        found = [
-            each for file in sorted({*start, *self._imported}) for each in self._module(file) if _declares(each, job)
-        ]
+        loaded = sorted({*start, *self._imported})
+        found = [each for file in loaded for each in self._module(file) if _declares(each, job)]
         if len(found) != 1:
             raise _Unclear(job)
         (declared,) = found
@@ -96,8 +97,9 @@ class _Reached:
         assert isinstance(declared.node, ast.FunctionDef | ast.AsyncFunctionDef)
         arguments = declared.node.args
         for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
-            for each in self._giving(declared.file, argument.arg):
-                self._follow(_as_input(each))
+            for file in loaded:  # an input may be declared in any module
+                for each in self._giving(file, argument.arg):
+                    self._follow(_as_input(each))
 
     def import_all(self, start: Sequence[str]) -> None:
         """What does something when the project is loaded is reached by each of its jobs."""
