@@ -206,10 +206,14 @@ class _Reached:
             case ast.Import() | ast.ImportFrom():
                 return isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
             case ast.FunctionDef() | ast.AsyncFunctionDef():
-                return any(self._is_ours(file, each) for each in node.decorator_list)
+                defaults = [*node.args.defaults, *filter(None, node.args.kw_defaults)]  # which run now
+                return any(self._is_ours(file, each) for each in node.decorator_list) or any(
+                    self._calls_ours(file, each) for each in defaults
+                )
             case ast.ClassDef():
                 made_with = [*node.decorator_list, *node.bases, *(each.value for each in node.keywords)]
-                return any(self._is_ours(file, each) for each in made_with)
+                inner = (_Statement(file, statement.at, each, frozenset()) for each in node.body)
+                return any(self._is_ours(file, each) for each in made_with) or any(map(self._acts, inner))
             case ast.Assign(targets=targets) if all(map(_is_plain, targets)):
                 return self._calls_ours(file, node.value)
             case ast.AnnAssign(target=ast.Name()):

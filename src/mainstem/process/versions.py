@@ -292,9 +292,10 @@ def edited(project: Project, data: Path, sha: str) -> list[Edited]:
         version = version_of(data, name, config)
         fixed = read_fixed(data / "jobs" / job_key(name, version))
         others = [] if config.version else [each for each in all_versions(data) if each.job == name]
-        lives = [*others, fixed] if fixed is not None else []
-        if lives and not any(each.sha == sha or runs_the_same(project, data, each) for each in lives):
-            assert fixed is not None
+        if fixed is None:
+            continue
+        lives = [fixed, *(each for each in others if each.version != version)]
+        if not any(each.sha == sha or runs_the_same(project, data, each) for each in lives):
             free = free_version(data, name)
             changed = changed_since(version_directory(data, fixed.sha), project.directory)
             found.append(Edited(name, version, fixed.sha, changed, free))
