@@ -47,7 +47,7 @@ def test_a_version_is_asked_for_as_a_whole_or_not_at_all(tmp_path, step, when):
     (project / "jobs.py").write_text(JOBS)
     sha = freeze(project, data, ManualClock()).sha
     write_fixed(data / "jobs" / "job@1", Fixed("job", "1", sha, {}, "b", 1, 4))
-    (project / "jobs.py").write_text(JOBS + "# edited\n")
+    (project / "jobs.py").write_text(JOBS.replace("return a", "return a.distinct()"))
     command = [sys.executable, "-c", COMMAND, str(project), str(data), step, when]
     assert subprocess.run(command, check=False, timeout=60).returncode == -signal.SIGKILL
     written = step == "files.sync_directory" or (step, when) == ("write_asked", "after")
