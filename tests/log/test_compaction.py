@@ -1,6 +1,7 @@
 """What compaction keeps and what it lets go, case by case; histories are in test_compaction_model.py."""
 
 import asyncio
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 import structlog
 
 from mainstem.core import ManualClock
-from mainstem.log import AbortedTransaction, LogDirectory, StorageError, TopicConfig, housekeeping
+from mainstem.log import AbortedTransaction, LogConfig, LogDirectory, StorageError, TopicConfig, housekeeping
 from mainstem.log.cleaner import Cleaner
 from mainstem.log.compaction import cleanable, dirty_ratio
 from mainstem.log.segment import SUFFIXES
@@ -853,5 +854,38 @@ def test_a_batch_that_holds_something_else_stays_and_replaces_nothing(tmp_path, 
             assert topic.partition.error is None
             found = [(each.base_offset, each.count) for each in await topic.headers()]
             assert found == [(1, 2), (3, 1)]
+
+    run(test())
+
+
+def test_a_topic_that_is_deleted_while_its_compaction_ends_is_in_no_journal_any_more(tmp_path, monkeypatch):
+    """The exchange was written behind the deletion; with a checkpoint between the two no start knew whose it was, and
+    the log was refused.
+    """
+    opened, go_on = threading.Event(), threading.Event()
+
+    def open_slowly(_segment):
+        opened.set()
+        assert go_on.wait(30)
+
+    async def test():
+        topic = Topic(tmp_path)
+        topic.log_config = LogConfig()  # with more than one thread
+        await topic.__aenter__()
+        for n in range(4):
+            await topic.put(b"a", b"%d" % n)
+        topic.partition.roll()
+        await topic.log.checkpoint()
+        monkeypatch.setattr(housekeeping, "_open", open_slowly)
+        compaction = asyncio.ensure_future(topic.log.housekeep())
+        assert await asyncio.to_thread(opened.wait, 30)
+        await topic.log.delete_partition(TP)
+        await topic.log.checkpoint()
+        go_on.set()
+        await compaction
+        abandon(topic.log)
+        log = await open_log(tmp_path)
+        assert not log.partitions
+        await log.close()
 
     run(test())

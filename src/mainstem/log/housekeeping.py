@@ -196,14 +196,14 @@ async def _exchange(partition: PartitionLog, cleaned: Cleaned) -> bool:
     After a crash the journal decides: with its word the exchange is completed, without it the file is removed.
     """
     async with partition.leaving:
-        partition.check_usable()
+        # Where nobody has it open, the rename itself frees what it takes up, and that takes a while.
+        with suppress(OSError):
+            await partition.shared.threads.run(_open, cleaned.replaces[0])
+        partition.check_usable()  # it may be deleted meanwhile: then the journal must not speak of it any more
         if any(segment.retired for segment in cleaned.replaces):
             return False
         base_offsets = [segment.base_offset for segment in cleaned.replaces]
         replacement = Replacement(cleaned.segment.state(), base_offsets)
-        # Where nobody has it open, the rename itself frees what it takes up, and that takes a while.
-        with suppress(OSError):
-            await partition.shared.threads.run(_open, cleaned.replaces[0])
         entry = Entry(REPLACE, partition.topic_id, partition.number, payload=(msgspec.msgpack.encode(replacement),))
 
         def put_in_place() -> None:
