@@ -3,13 +3,16 @@
 import asyncio
 import contextlib
 import errno
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from uuid import UUID
 
 from mainstem.log import LogConfig, StorageError, TopicConfig, checkpoint
-from mainstem.log.repair import repair
+from mainstem.log.repair import UnknownPartition, repair
 from mainstem.log.segment import LOG, file_name
+from mainstem.records import iter_spans
+from mainstem.records.batch import PREFIX
 from tests.log.history_calls import Calls, Node, power_may_go_off
 from tests.log.history_model import ExpectedPartition
 from tests.log.simulated_disk import adversary
@@ -200,13 +203,16 @@ class History:
         self.checkpoint_lost = True
 
     async def _damage_a_segment(self) -> None:
-        """Let it end too early, and restore it when a start has found that, or repair the partition."""
+        """Let it end too early, and restore it when a start has found that, or repair the partition; or flip a bit."""
         segments = self._durable_segments()
         if not segments:
             return
         expected, path, size = self.random.choice(segments)
         file = self.node.disk.file(path)
         whole = bytes(file.data)
+        if not expected.compacts and self.random.random() < 0.5:
+            await self._flip_bits(expected, path, size)
+            return
         del file.data[self.random.randrange(size) :]
         file.sync()
         self.node.note(f"{expected}: {path.name} is cut to {len(file.data)} bytes, {size} were durable")
@@ -216,6 +222,18 @@ class History:
                 self._restore(path, whole)
             else:
                 await self._repair(expected)
+
+    async def _flip_bits(self, expected: ExpectedPartition, path: Path, size: int) -> None:
+        """Nobody has to notice before that is read: repair it at once. Only what a CRC covers."""
+        file = self.node.disk.file(path)
+        ends = [0, *(span.end for span in iter_spans(bytes(file.data[:size])))]
+        for _ in range(self.random.choice([1, 1, 2, 3])):
+            begin, end = self.random.choice(list(pairwise(ends)))
+            place = self.random.randrange(begin + PREFIX.size, end)
+            file.data[place] ^= 1 << self.random.randrange(8)
+            self.node.note(f"{expected}: a bit of {path.name} is flipped, byte {place}, {size} were durable")
+        file.sync()
+        await self._repair(expected)
 
     def _durable_segments(self) -> list[tuple[ExpectedPartition, Path, int]]:
         """Those of the checkpoint that have bytes, with the size that it says."""
@@ -246,14 +264,14 @@ class History:
         return found
 
     async def _repair(self, expected: ExpectedPartition) -> None:
-        """It cuts off all from the damage on. Not of a compacted topic: older records of the keys are gone, too."""
+        """It takes out what is damaged. Not of a compacted topic: older records of the keys are gone, too."""
         node = self.node
-        damage = await repair(node.path, expected.topic_partition, clock=node.clock, cut=True, disk=node.disk)
-        if damage is None:  # zeros were cut off, and the start has put what follows behind a hole
-            node.note(f"repair {expected}: it is whole")
-        else:
-            node.note(f"repair {expected}: cut from {damage.first_offset} to {damage.end_offset}")
-            expected.cut(damage.first_offset, damage.end_offset)
+        where, found = expected.topic_partition, ()
+        with contextlib.suppress(UnknownPartition):  # it was deleted
+            found = (await repair(node.path, where, clock=node.clock, cut=True, disk=node.disk)).damages
+        for each in found:  # perhaps zeros were cut off, and the start has put what follows behind a hole
+            node.note(f"repair {expected}: {each.first_offset} to {each.end_offset} are lost, {each.reason}")
+            expected.take_out(each.first_offset, each.end_offset)
         self._killed_or_power_cut()
 
     def _restore(self, path: Path, data: bytes) -> None:

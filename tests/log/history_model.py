@@ -132,16 +132,30 @@ class ExpectedPartition:
         """What is before `promised` was brought to the disk."""
         self.safe = max(self.safe, promised)
 
-    def cut(self, first_offset: int, end: int) -> None:
-        """A repair has cut off what is damaged; its offsets are not given again."""
-        assert end >= max(self.safe, first_offset), f"{self} was cut from {first_offset}, goes on at {end}"
+    def take_out(self, first_offset: int, end: int) -> None:
+        """A repair has taken out what is damaged; its offsets are not given again, and transactions end as they did."""
         if first_offset <= max({self.start, *self.later_starts}):
             self.later_starts.add(end)  # nothing is left before it
-        self.forget_from(min(self.end, end))
-        self.records[first_offset:] = [(offset, b"", None) for offset in range(first_offset, end)]
-        self.sent = [sent for sent in self.sent if sent.base_offset < first_offset]
+        self.records[first_offset:end] = [(offset, b"", None) for offset in range(first_offset, end)]
         self.batch_ends.add(end)
-        self.promised = self.safe = end
+        left: list[Sent] = []
+        open_in: dict[int, int] = {}
+        """Producer id to the epoch of its transaction."""
+        for sent in self.sent:
+            if sent.commit is None:
+                if first_offset <= sent.base_offset < end:
+                    continue
+                if sent.transactional:
+                    open_in[sent.producer_id] = sent.producer_epoch
+                left.append(sent)
+            else:
+                epoch = open_in.pop(sent.producer_id, None)
+                if not first_offset <= sent.base_offset < end:
+                    left.append(sent)
+                elif epoch is not None:
+                    left.append(msgspec.structs.replace(sent, producer_epoch=epoch))
+        self.sent = left
+        self.promised = self.safe  # what only the page cache had of the file may be gone with its end
         self.read_from_segments = True
 
     # -- deletions
@@ -250,7 +264,8 @@ class ExpectedPartition:
         epoch = 0
         for sent in self.sent:
             if sent.producer_id == producer_id:
-                batches, epoch = batches if sent.producer_epoch == epoch else [], sent.producer_epoch
+                gap = sent.commit is None and batches and sent.base_sequence != batches[-1].last_sequence + 1
+                batches, epoch = [] if gap or sent.producer_epoch != epoch else batches, sent.producer_epoch
                 batches += [sent] if sent.commit is None else []
         return batches[-5:]
 

@@ -67,9 +67,11 @@ def test_a_segment_that_is_missing_is_told_and_repaired(tmp_path, base_offset, h
             log = await open_log(tmp_path, disk=disk)
             assert log.partitions[TP].error is not None
             await log.close()
-        damage = await repair(tmp_path, TP, clock=ManualClock(), cut=True, disk=disk)
-        assert (damage.first_offset, damage.end_offset) == (base_offset, 3)
+        (damage,) = (await repair(tmp_path, TP, clock=ManualClock(), cut=True, disk=disk)).damages
+        assert (damage.first_offset, damage.end_offset) == (base_offset, base_offset + 1)
         log = await open_log(tmp_path, disk=disk)
+        left = [b"%d" % number * 600 for number in range(3) if number != base_offset]
+        assert await values(log.partitions[TP]) == left
         assert (await log.partitions[TP].append(batch(b"next"))).base_offset == 3
         await log.close()
 
@@ -103,7 +105,7 @@ def test_what_no_checksum_covers_is_as_the_journal_says(tmp_path, monkeypatch, b
 def test_a_repair_that_is_killed_after_the_cut_can_be_done_again(tmp_path, monkeypatch):
     killed = []
 
-    def cut(damage, disk, before=repairs._cut):
+    def mend(damage, disk, before=repairs._mend):
         before(damage, disk)
         killed.append(disk.after_kill())
 
@@ -111,9 +113,9 @@ def test_a_repair_that_is_killed_after_the_cut_can_be_done_again(tmp_path, monke
         disk = await one_in_each_segment(tmp_path)
         del disk.file(segment(tmp_path, 2)).data[100:]
         disk.file(segment(tmp_path, 2)).sync()
-        monkeypatch.setattr(repairs, "_cut", cut)
-        assert await repair(tmp_path, TP, clock=ManualClock(), cut=True, disk=disk)
-        assert await repair(tmp_path, TP, clock=ManualClock(), cut=True, disk=killed[0])
+        monkeypatch.setattr(repairs, "_mend", mend)
+        assert (await repair(tmp_path, TP, clock=ManualClock(), cut=True, disk=disk)).damages
+        assert (await repair(tmp_path, TP, clock=ManualClock(), cut=True, disk=killed[0])).damages
         log = await open_log(tmp_path, disk=killed[0])
         assert await values(log.partitions[TP]) == [b"0" * 600, b"1" * 600]
         assert (await log.partitions[TP].append(batch(b"next"))).base_offset == 3
@@ -142,7 +144,7 @@ def test_a_start_is_not_refused_where_the_segments_tell_the_damage_too(tmp_path)
         log = await open_log(tmp_path, disk=after)
         assert log.partitions[TP].error is not None
         await log.close()
-        assert await repair(tmp_path, TP, clock=ManualClock(), cut=True, disk=after)
+        assert (await repair(tmp_path, TP, clock=ManualClock(), cut=True, disk=after)).damages
 
     run(test())
 

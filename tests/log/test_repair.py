@@ -1,4 +1,4 @@
-"""A damaged partition is cut at its first damaged batch: what is before stays, what is behind is kept aside."""
+"""What is damaged of a partition is taken out and kept aside; what is whole stays, before it and behind."""
 
 import pytest
 import structlog
@@ -54,17 +54,18 @@ async def offsets_and_end(path):
 def test_nothing_is_done_without_damage(tmp_path):
     async def test():
         await fill(tmp_path)
-        assert await repair(tmp_path, TP, clock=ManualClock(), cut=True) is None
+        assert (await repair(tmp_path, TP, clock=ManualClock(), cut=True)).damages == ()
         assert await offsets_and_end(tmp_path) == (list(range(12)), 12)
 
     run(test())
 
 
-@pytest.mark.parametrize(("place", "how", "first_lost"), [
-    (1, "first batch", 3), (1, "second batch", 4), (1, "gone", 3), (1, "cut", 5), (0, "first batch", 0),
-    (3, "second batch", 10), (3, "cut", 11), (3, "gone", 9),
+@pytest.mark.parametrize(("place", "how", "lost"), [
+    (1, "first batch", [3]), (1, "second batch", [4]), (1, "gone", [3, 4, 5]), (1, "cut", [5]), (0, "first batch", [0]),
+    (0, "gone", [0, 1, 2]), (3, "first batch", [9]), (3, "second batch", [10]), (3, "cut", [11]),
+    (3, "gone", [9, 10, 11]),
 ])  # fmt: skip
-def test_a_partition_is_cut_at_the_first_damaged_batch(tmp_path, place, how, first_lost):
+def test_a_damaged_batch_is_taken_out_and_what_follows_stays(tmp_path, place, how, lost):
     async def test():
         starts = await fill(tmp_path)
         assert starts == [0, 3, 6, 9]
@@ -74,18 +75,20 @@ def test_a_partition_is_cut_at_the_first_damaged_batch(tmp_path, place, how, fir
         assert {path.name: path.read_bytes() for path in (tmp_path / "orders-0").glob("*.log")} == before
         done = await repair(tmp_path, TP, clock=ManualClock(), cut=True)
         assert done == told
-        assert (done.first_offset, done.end_offset) == (first_lost, 12)
-        kept = done.kept_in.read_bytes()
-        assert len(kept) == done.lost_bytes
-        whole = b"".join(before[name] for name in sorted(before))
-        assert whole.endswith(kept)
-        assert await offsets_and_end(tmp_path) == (list(range(first_lost)), 12)
-        assert await repair(tmp_path, TP, clock=ManualClock(), cut=False) is None
+        (found,) = done.damages
+        assert (found.first_offset, found.end_offset) == (lost[0], lost[-1] + 1)
+        assert (found.kept_in is None) == (found.lost_bytes == 0) == (how == "gone")
+        if found.kept_in:
+            kept = found.kept_in.read_bytes()
+            assert kept == before[found.path.name][found.position : found.position + found.lost_bytes]
+        assert await offsets_and_end(tmp_path) == ([n for n in range(12) if n not in lost], 12)
+        assert (await repair(tmp_path, TP, clock=ManualClock(), cut=False)).damages == ()
 
     run(test())
 
 
-def test_a_repair_that_is_broken_off_and_done_again_loses_nothing_of_what_it_kept(tmp_path, monkeypatch):
+@pytest.mark.parametrize("step", ["_move", "_cut", "LogDirectory.forget_partition"])
+def test_a_repair_that_is_broken_off_and_done_again_loses_nothing_of_what_it_kept(tmp_path, monkeypatch, step):
     """The second one emptied the file that it was going to fill, from segments that were cut."""
 
     class PowerCut(BaseException):
@@ -98,17 +101,22 @@ def test_a_repair_that_is_broken_off_and_done_again_loses_nothing_of_what_it_kep
         await fill(tmp_path)
         damage(tmp_path, 3, "second batch")
         cut = [path.read_bytes() for path in sorted((tmp_path / "orders-0").glob("*.log"))]
-        told = await repair(tmp_path, TP, clock=ManualClock(), cut=False)
+        (told,) = (await repair(tmp_path, TP, clock=ManualClock(), cut=False)).damages
         with monkeypatch.context() as patch:
-            patch.setattr(LogDirectory, "forget_partition", cut_the_power)
+            patch.setattr(f"mainstem.log.repair.{step}", cut_the_power)
             patch.setattr(LogDirectory, "close", close_as_the_dead)
             with pytest.raises(PowerCut):
                 await repair(tmp_path, TP, clock=ManualClock(), cut=True)
-        again = await repair(tmp_path, TP, clock=ManualClock(), cut=True)
-        assert again.kept_in.name == f"{told.first_offset:020d}.1.lost"
-        assert len(told.kept_in.read_bytes()) == told.lost_bytes
-        assert b"".join(cut).endswith(told.kept_in.read_bytes())
-        assert await offsets_and_end(tmp_path) == (list(range(4)), 12)
+        kept = cut[1][told.position : told.position + told.lost_bytes]
+        assert told.kept_in.read_bytes() == kept
+        (again,) = (await repair(tmp_path, TP, clock=ManualClock(), cut=True)).damages
+        if step == "LogDirectory.forget_partition":
+            assert (again.lost_bytes, again.kept_in) == (0, None)
+        else:
+            assert again.kept_in.name == f"{told.first_offset:020d}.1.lost"
+            assert again.kept_in.read_bytes().startswith(kept)
+        assert told.kept_in.read_bytes() == kept
+        assert await offsets_and_end(tmp_path) == ([n for n in range(12) if n != 4], 12)
 
     async def close_as_the_dead(log):
         abandon(log)
@@ -128,9 +136,9 @@ def test_deleted_records_stay_deleted_and_the_leader_epoch_rises(tmp_path):
         partition = log.partitions[TP]
         assert (partition.log_start_offset, partition.log_end_offset) == (4, 12)
         assert partition.leader_epoch > epoch
-        assert partition.producer(1).last_sequence == 6
+        assert [b.last_sequence for b in partition.producer(1).batches] == [8, 9, 10, 11]  # a gap is before them
         await log.close()
-        assert await offsets_and_end(tmp_path) == ([4, 5, 6], 12)
+        assert await offsets_and_end(tmp_path) == ([4, 5, 6, 8, 9, 10, 11], 12)
 
     run(test())
 
@@ -148,7 +156,7 @@ def test_what_only_the_journal_knew_to_be_deleted_stays_deleted(tmp_path):
         abandon(log)
         damage(tmp_path, 6, "gone")
         await repair(tmp_path, TP, clock=ManualClock(), cut=True)
-        assert await offsets_and_end(tmp_path) == ([4, 5], 12)
+        assert await offsets_and_end(tmp_path) == ([4, 5, 9, 10, 11], 12)
 
     run(test())
 
@@ -170,7 +178,7 @@ def test_offsets_of_records_that_were_deleted_are_not_given_again(tmp_path):
         abandon(log)
         after = disk.after_power_cut(lambda most: 0)
         del after.file(segment).data[10:]
-        done = await repair(tmp_path, TP, clock=ManualClock(), cut=True, disk=after)
+        (done,) = (await repair(tmp_path, TP, clock=ManualClock(), cut=True, disk=after)).damages
         assert (done.first_offset, done.end_offset) == (0, 3)
         log = await open_log(tmp_path, disk=after)
         assert (log.partitions[TP].log_start_offset, log.partitions[TP].log_end_offset) == (3, 3)
@@ -219,7 +227,8 @@ def test_a_transaction_that_ended_in_a_deleted_segment_is_not_open_after_a_repai
         await log.close()
         first.write_bytes(left_over)
         last.write_bytes(last.read_bytes()[:-1])
-        assert (await repair(tmp_path, TP, clock=ManualClock(), cut=True)).first_offset == 4
+        (found,) = (await repair(tmp_path, TP, clock=ManualClock(), cut=True)).damages
+        assert (found.first_offset, found.end_offset) == (4, 5)
         log = await open_log(tmp_path)
         assert log.partitions[TP].open_transactions == {}
         await log.close()
@@ -231,8 +240,9 @@ def test_a_reader_in_the_gap_waits_for_the_transaction_behind_it(tmp_path):
     """He was led on to a segment that nothing was written to yet; it has no file, and that was taken for damage."""
 
     async def story():
-        damage(tmp_path, (await fill(tmp_path))[-1], "first batch")
-        assert (await repair(tmp_path, TP, clock=ManualClock(), cut=True)).first_offset == 9
+        damage(tmp_path, (await fill(tmp_path))[-1], "gone")
+        (found,) = (await repair(tmp_path, TP, clock=ManualClock(), cut=True)).damages
+        assert (found.first_offset, found.end_offset) == (9, 12)
         log = await open_log(tmp_path)
         partition = log.partitions[TP]
         await partition.append(sequenced(b"open", sequence=0, transactional=True, producer_id=2))

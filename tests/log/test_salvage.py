@@ -20,7 +20,7 @@ def file(tmp_path):
 
 
 def found(file, *, base_offset=100, start=0):
-    return [header.base_offset for header in find_batches(file, base_offset, start, file.size())]
+    return [header.base_offset for _, header in find_batches(file, base_offset, start, file.size())]
 
 
 @pytest.mark.parametrize("window", [100, 1 << 20])

@@ -16,22 +16,30 @@ from mainstem.core import TopicPartition, UserError
 from mainstem.core.process import die_with_parent, say_ready
 
 if TYPE_CHECKING:
-    from mainstem.log.repair import Damage
+    from mainstem.log.repair import Repair
+
+
+class DamagedStretch(msgspec.Struct, frozen=True):
+    """A stretch of a segment file that is lost."""
+
+    path: str
+    position: int
+    reason: str
+    first_offset: int
+    end_offset: int
+    lost_bytes: int
+    kept_in: str | None
+    markers: int
 
 
 class Repaired(msgspec.Struct, frozen=True):
-    """`log repair --json`: where a partition is damaged, and what was or would be lost; null where it is whole."""
+    """`log repair --json`: where a partition is damaged, and what was or would be lost."""
 
     topic: str
     partition: int
-    result: Literal["no damage", "damaged", "cut"]
-    path: str | None = None
-    position: int | None = None
-    reason: str | None = None
-    first_offset: int | None = None
-    end_offset: int | None = None
-    lost_bytes: int | None = None
-    kept_in: str | None = None
+    result: Literal["no damage", "damaged", "repaired"]
+    damages: list[DamagedStretch]
+    open_transactions: dict[int, int]
 
 
 @click.group(short_help="The log alone: start it, repair it.")
@@ -71,17 +79,17 @@ def start(data: Path, listen: str | None, config_file: Path | None, log_level: s
     run_log(data, listen, config_file, on_ready=lambda address: say_ready(f"listening on {address}"))
 
 
-@log.command(short_help="Cut a partition where it is damaged.")
+@log.command(short_help="Take what is damaged out of a partition.")
 @click.option("--data", required=True, type=DIRECTORY, help="Directory of the log.")
-@click.option("--yes", is_flag=True, help="Cut the partition; without it only what would be lost is told.")
+@click.option("--yes", is_flag=True, help="Repair the partition; without it only what would be lost is told.")
 @click.argument("topic")
 @click.argument("partition", type=click.IntRange(min=0))
 @json_option
 def repair(data: Path, yes: bool, topic: str, partition: int, as_json: bool) -> None:
-    """Cut PARTITION of TOPIC at its first damaged batch; the log has to be stopped.
+    """Take what is damaged out of PARTITION of TOPIC; the log has to be stopped.
 
-    What is cut off is kept in a file beside the segments, and its offsets are not given to other records. Exit 1 if
-    there is damage and it was not cut.
+    What is whole stays, also behind the damage. The bytes that are taken out are kept in files beside the segments, and
+    their offsets are not given to other records. Exit 1 if there is damage and it was not repaired.
     """
     from mainstem.core import SystemClock
     from mainstem.core.logging import configure
@@ -91,40 +99,49 @@ def repair(data: Path, yes: bool, topic: str, partition: int, as_json: bool) -> 
     if not (data / "meta.properties").is_file():
         raise UserError(f"--data {data}: expected the directory of a log", hint="it holds a file meta.properties")
     where = TopicPartition(topic, partition)
-    damage = asyncio.run(repair_partition(data, where, clock=SystemClock(), cut=yes))
+    found = asyncio.run(repair_partition(data, where, clock=SystemClock(), cut=yes))
     if as_json:
-        click.echo(to_json(_repaired(where, damage, cut=yes)))
+        click.echo(to_json(_repaired(where, found, done=yes)))
     else:
-        _tell_people(where, damage, cut=yes)
-    if damage is not None and not yes:
+        _tell_people(where, found, done=yes)
+    if found.damages and not yes:
         raise click.exceptions.Exit(1)
 
 
-def _repaired(where: TopicPartition, damage: "Damage | None", *, cut: bool) -> Repaired:
-    if damage is None:
-        return Repaired(where.topic, where.partition, "no damage")
-    return Repaired(
-        where.topic,
-        where.partition,
-        "cut" if cut else "damaged",
-        str(damage.path),
-        damage.position,
-        damage.reason,
-        damage.first_offset,
-        damage.end_offset,
-        damage.lost_bytes,
-        str(damage.kept_in) if cut else None,
-    )
+def _repaired(where: TopicPartition, found: "Repair", *, done: bool) -> Repaired:
+    damages = [
+        DamagedStretch(
+            str(each.path),
+            each.position,
+            each.reason,
+            each.first_offset,
+            each.end_offset,
+            each.lost_bytes,
+            str(each.kept_in) if done and each.kept_in else None,
+            len(each.markers),
+        )
+        for each in found.damages
+    ]
+    result: Literal["repaired", "damaged"] = "repaired" if done else "damaged"
+    return Repaired(where.topic, where.partition, result if damages else "no damage", damages, found.open_transactions)
 
 
-def _tell_people(where: TopicPartition, damage: "Damage | None", *, cut: bool) -> None:
-    if damage is None:
+def _tell_people(where: TopicPartition, found: "Repair", *, done: bool) -> None:
+    if not found.damages:
         click.echo(f"{where}: no damage found")
         return
-    click.echo(f"{where}: {damage.path}: damaged at byte {damage.position}: {damage.reason}")
-    count = damage.end_offset - damage.first_offset
-    offsets = f"offsets {damage.first_offset} to {damage.end_offset - 1} ({count})" if count else "no offsets"
-    if cut:
-        click.echo(f"lost: {offsets}, {damage.lost_bytes} bytes, kept in {damage.kept_in}")
-    else:
-        click.echo(f"would be lost: {offsets}, {damage.lost_bytes} bytes; nothing was changed, --yes cuts them off")
+    for damage in found.damages:
+        click.echo(f"{where}: {damage.path}: damaged at byte {damage.position}: {damage.reason}")
+        count = damage.end_offset - damage.first_offset
+        offsets = f"offsets {damage.first_offset} to {damage.end_offset - 1} ({count})" if count else "no offsets"
+        kept = f", kept in {damage.kept_in}" if done and damage.kept_in else ""
+        click.echo(f"{'lost' if done else 'would be lost'}: {offsets}, {damage.lost_bytes} bytes{kept}")
+        if damage.markers:
+            click.echo(f"ends of transactions in there that are known: {len(damage.markers)}; they are written again")
+    if not done:
+        click.echo("nothing was changed, --yes takes it out; what is whole stays, also what follows")
+    for producer_id, offset in found.open_transactions.items():
+        click.echo(
+            f"the transaction of producer {producer_id} is open since offset {offset}: if it stays so once the log runs,"
+            " Kafka's tool kafka-transactions.sh ends it (find-hanging, abort)"
+        )

@@ -106,7 +106,7 @@ class PartitionRecovery:
             return True
         try:
             found = find_batches(self._disk.open(last), int(last.stem), 0, self._disk.file_size(last))
-            return max((header.next_offset for header in found), default=0) < self._promised_end
+            return max((header.next_offset for _, header in found), default=0) < self._promised_end
         except OSError:
             return True
 

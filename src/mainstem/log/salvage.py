@@ -11,41 +11,78 @@ _WINDOW_BYTES = 1 << 20
 _MAGIC = b"\x02"
 
 
-def find_batches(file: File, base_offset: int, start: int, end: int) -> Iterator[BatchHeader]:
-    """Every whole batch of the segment from `base_offset` on in the bytes [start, end), wherever it begins (blocking).
+def find_batches(file: File, base_offset: int, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Every whole batch of the segment from `base_offset` on in the bytes [start, end), with its position (blocking).
 
-    One that is found within another's records counts too, where that does not check out.
+    Where one does not check out, the next is looked for where its length leads, and if there is none, at every byte
+    behind its beginning: one that is found within another's records counts then.
     """
+    segment = _Segment(file, base_offset, end)
     position = start
-    while position + HEADER.size <= end:
-        window = file.read(min(_WINDOW_BYTES, end - position), position)
-        for at in _candidates(window, base_offset, end - position):
-            header = _whole_batch(file, position + at, window, at)
-            if header is not None:
-                yield header
-                position += at + header.size
-                break
+    while position < end:
+        header = segment.whole_batch(position)
+        if header is None:
+            position = segment.next_batch(position)
         else:
+            yield position, header
+            position += header.size
+
+
+class _Segment:
+    """The bytes before `end` of a segment's file."""
+
+    def __init__(self, file: File, base_offset: int, end: int) -> None:
+        self.file = file
+        self.base_offset = base_offset
+        self.end = end
+
+    def whole_batch(self, position: int) -> BatchHeader | None:
+        """The one that begins there, if it checks out."""
+        window = self.file.read(HEADER.size, position)
+        size = self._size(window, 0, self.end - position)
+        return self._decode(position, size) if size else None
+
+    def next_batch(self, position: int) -> int:
+        """Where the next whole one begins, behind the one at `position` that is none; `end` without one."""
+        window = self.file.read(HEADER.size, position)
+        if len(window) == HEADER.size:
+            following = position + _size_of(window, 0)
+            if following > position and self.whole_batch(following) is not None:
+                return following
+        position += 1
+        while position + HEADER.size <= self.end:
+            window = self.file.read(min(_WINDOW_BYTES, self.end - position), position)
+            for at in self._candidates(window, self.end - position):
+                if self._decode(position + at, _size_of(window, at)) is not None:
+                    return position + at
             position += max(1, len(window) - MAGIC_AT)  # all that begins before has its magic in here
+        return self.end
+
+    def _candidates(self, window: bytes, most: int) -> Iterator[int]:
+        """Where in `window` a batch may begin that ends within `most` bytes."""
+        magic = window.find(_MAGIC, MAGIC_AT)
+        while magic >= 0:
+            at = magic - MAGIC_AT
+            if self._size(window, at, most - at):
+                yield at
+            magic = window.find(_MAGIC, magic + 1)
+
+    def _size(self, window: bytes, at: int, most: int) -> int:
+        """Of the batch that begins there, if one may, of at most so many bytes; else 0.
+
+        What has offsets of another segment is none, and needs no CRC of all that follows.
+        """
+        if len(window) <= at + MAGIC_AT or window[at + MAGIC_AT] != _MAGIC[0]:
+            return 0
+        offset, size = OFFSET_AND_LENGTH.unpack_from(window, at)[0], _size_of(window, at)
+        return size if 0 <= offset - self.base_offset < OFFSETS and HEADER.size <= size <= most else 0
+
+    def _decode(self, position: int, size: int) -> BatchHeader | None:
+        try:
+            return decode_header(self.file.read(size, position))
+        except CorruptBatch:
+            return None
 
 
-def _candidates(window: bytes, base_offset: int, most: int) -> Iterator[int]:
-    """Where in `window` a batch may begin that ends within `most` bytes.
-
-    What has offsets of another segment is none, and needs no CRC of all that follows.
-    """
-    magic = window.find(_MAGIC, MAGIC_AT)
-    while magic >= 0:
-        at = magic - MAGIC_AT
-        offset, length = OFFSET_AND_LENGTH.unpack_from(window, at)
-        if base_offset <= offset < base_offset + OFFSETS and HEADER.size <= length + BEFORE_LENGTH_COUNTS <= most - at:
-            yield at
-        magic = window.find(_MAGIC, magic + 1)
-
-
-def _whole_batch(file: File, position: int, window: bytes, at: int) -> BatchHeader | None:
-    size = OFFSET_AND_LENGTH.unpack_from(window, at)[1] + BEFORE_LENGTH_COUNTS
-    try:
-        return decode_header(file.read(size, position))
-    except CorruptBatch:
-        return None
+def _size_of(window: bytes, at: int) -> int:
+    return int(OFFSET_AND_LENGTH.unpack_from(window, at)[1]) + BEFORE_LENGTH_COUNTS

@@ -1,0 +1,197 @@
+"""What is damaged, and what is whole behind it."""
+
+import pytest
+
+from mainstem.core import ManualClock
+from mainstem.log import TopicConfig
+from mainstem.log.damage import find_damage
+from mainstem.log.disk import SystemDisk
+from mainstem.log.repair import repair
+from mainstem.log.segment import LOG, file_name
+from mainstem.records import iter_headers
+from mainstem.records.batch import OFFSET_AND_LENGTH
+from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, read_all, run, values
+
+OFFSET, LENGTH, RECORDS = 7, 11, 100
+"""Bytes of a batch: the last one of its base offset, that of its length, one of its records."""
+
+
+async def fill(path, *content, topic=None):
+    """A batch of each; where they begin in the file."""
+    log = await open_log(path)
+    partition = await log.create_partition(TP, TOPIC_ID, topic or TopicConfig())
+    for each in content:
+        await partition.append(each if len(each) > 60 else batch(each * 60))
+    await log.close()
+    data = segment(path).read_bytes()
+    return [0, *(sum(header.size for header in list(iter_headers(data))[: n + 1]) for n in range(len(content)))]
+
+
+def segment(path, base_offset=0):
+    return path / str(TP) / file_name(base_offset, LOG)
+
+
+def change(path, position, flipped=1):
+    data = bytearray(segment(path).read_bytes())
+    data[position] ^= flipped
+    segment(path).write_bytes(data)
+
+
+async def found(path):
+    """Lost offsets and bytes of each damage."""
+    log = await open_log(path)
+    damages = find_damage(log.partitions[TP], SystemDisk(), saved=True)
+    await log.close()
+    return [(each.first_offset, each.end_offset, each.lost_bytes) for each in damages]
+
+
+async def left(path):
+    """Once it is repaired."""
+    await repair(path, TP, clock=ManualClock(), cut=True)
+    log = await open_log(path)
+    partition = log.partitions[TP]
+    records = {record.offset: record.value[:1] for record in await read_all(partition)}
+    assert (await partition.append(batch(b"next"))).base_offset == partition.log_end_offset - 1
+    await log.close()
+    return records
+
+
+@pytest.mark.parametrize("place", [LENGTH, RECORDS, 16, 60])
+@pytest.mark.parametrize("flipped", [1, 128])
+def test_one_batch_is_lost_whatever_is_damaged_of_it(tmp_path, place, flipped):
+    async def test():
+        starts = await fill(tmp_path, b"a", b"b", b"c", b"d")
+        size = starts[1]
+        change(tmp_path, starts[1] + place, flipped)
+        assert await found(tmp_path) == [(1, 2, size)]
+        assert await left(tmp_path) == {0: b"a", 2: b"c", 3: b"d"}
+
+    run(test())
+
+
+def test_two_in_a_row_are_one_damage_and_others_are_others(tmp_path):
+    async def test():
+        starts = await fill(tmp_path, b"a", b"b", b"c", b"d", b"e", b"f")
+        size = starts[1]
+        for number in (1, 2, 4):
+            change(tmp_path, starts[number] + RECORDS)
+        assert await found(tmp_path) == [(1, 3, 2 * size), (4, 5, size)]
+        assert await left(tmp_path) == {0: b"a", 3: b"d", 5: b"f"}
+
+    run(test())
+
+
+def test_a_batch_in_the_records_of_a_damaged_one_is_none(tmp_path):
+    """Somebody keeps segments of another log in his records."""
+
+    async def test():
+        within = OFFSET_AND_LENGTH.pack(1, 0)[:8] + batch(b"not in this log")[8:]
+        starts = await fill(tmp_path, b"a", batch(b"x" * 50 + within + b"y" * 50), b"c")
+        change(tmp_path, starts[1] + RECORDS)
+        assert await found(tmp_path) == [(1, 2, starts[2] - starts[1])]
+        assert await left(tmp_path) == {0: b"a", 2: b"c"}
+
+    run(test())
+
+
+@pytest.mark.parametrize("flipped", [2, 4, 64])
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_an_offset_that_does_not_fit_is_that_of_the_damaged_one(tmp_path, number, flipped):
+    """No CRC covers it: one that was larger would have hidden what follows, or left a gap that is none."""
+
+    async def test():
+        starts = await fill(tmp_path, b"a", b"b", b"c", b"d")
+        change(tmp_path, starts[number] + OFFSET, flipped)
+        assert await found(tmp_path) == [(number, number + 1, starts[1])]
+        assert await left(tmp_path) == {n: b"abcd"[n : n + 1] for n in range(4) if n != number}
+
+    run(test())
+
+
+def test_offsets_that_compaction_did_not_write_are_told_and_taken_as_they_are(tmp_path):
+    """The repair found no damage, and readers were refused for ever."""
+
+    async def test():
+        topic = TopicConfig(cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
+        log = await open_log(tmp_path)
+        partition = await log.create_partition(TP, TOPIC_ID, topic)
+        for number in range(40):
+            key = b"k" if number % 4 else b"of its own %d" % number
+            await partition.append(batch(b"%02d" % number, key=key))
+        partition.roll()
+        await log.housekeep()
+        before = {record.offset for record in await read_all(partition)}
+        assert 0 < len(before) < 40
+        await log.close()
+        data = segment(tmp_path).read_bytes()
+        second = list(iter_headers(data))[1]
+        position = next(iter_headers(data)).size
+        assert second.base_offset % 2 == 0
+        change(tmp_path, position + OFFSET, 1)
+        assert await found(tmp_path) == [(40, 40, 0)]
+        (damage,) = (await repair(tmp_path, TP, clock=ManualClock(), cut=True)).damages
+        assert "not those that compaction wrote" in damage.reason
+        log = await open_log(tmp_path)
+        after = {record.offset for record in await read_all(log.partitions[TP])}
+        assert after == before - {second.base_offset} | {second.base_offset + 1}
+        await log.close()
+
+    run(test())
+
+
+def test_where_no_checkpoint_says_where_the_log_ended_all_that_follows_counts(tmp_path):
+    async def test():
+        starts = await fill(tmp_path, b"a", b"b", b"c")
+        change(tmp_path, starts[1] + RECORDS)
+        for name in ("checkpoint", "journal.0", "journal.1"):
+            (tmp_path / name).unlink()
+        (damage,) = (await repair(tmp_path, TP, clock=ManualClock(), cut=True)).damages
+        assert (damage.first_offset, damage.end_offset) == (1, 2)
+        log = await open_log(tmp_path)
+        assert [value[:1] for value in await values(log.partitions[TP])] == [b"a", b"c"]
+        await log.close()
+
+    run(test())
+
+
+def test_what_only_the_page_cache_was_trusted_with_stays_too(tmp_path):
+    """The start reads no further than the damage: what lies behind is beyond all that it knows of."""
+
+    async def test():
+        log = await open_log(tmp_path)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig(flush_messages=1_000))
+        for value in (b"a", b"b"):
+            await partition.append(batch(value))
+        await log.checkpoint()
+        partition.roll()
+        for value in (b"c", b"d"):
+            await partition.append(batch(value))
+        abandon(log)
+        segment(tmp_path).unlink()
+        log = await open_log(tmp_path)
+        assert (log.partitions[TP].error is not None, log.partitions[TP].log_end_offset) == (True, 2)
+        await log.close()
+        assert await left(tmp_path) == {2: b"c", 3: b"d"}
+
+    run(test())
+
+
+def test_what_no_batch_tells_of_is_told_by_the_segment_behind_it(tmp_path):
+    """The end of a file that the page cache alone had was cut off with what was durable."""
+
+    async def test():
+        log = await open_log(tmp_path)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig(flush_messages=1_000))
+        await partition.append(batch(b"a"))
+        await log.checkpoint()
+        whole = partition.segments.active.size
+        for value in (b"b", b"c"):
+            await partition.append(batch(value))
+        partition.roll()
+        await partition.append(batch(b"d"))
+        abandon(log)
+        segment(tmp_path).write_bytes(segment(tmp_path).read_bytes()[: whole - 1])
+        assert await found(tmp_path) == [(0, 3, whole - 1)]
+        assert await left(tmp_path) == {3: b"d"}
+
+    run(test())
