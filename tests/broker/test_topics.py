@@ -6,6 +6,7 @@ import shutil
 import uuid
 
 import pytest
+import structlog
 
 from mainstem.broker.errors import InvalidPartitions, InvalidTopicName, TopicAlreadyExists, UnknownTopicOrPartition
 from mainstem.broker.facts import METADATA
@@ -156,6 +157,29 @@ def test_many_partitions_are_deleted_in_a_few_rounds(tmp_path):
         assert len([path for path in disk.syncs if path.name.startswith("journal")]) < 10
         assert not [each for each in broker.log.partitions if each.topic == "t"]
         assert not list(tmp_path.glob("t-*"))
+        await stop(broker)
+
+    run(check())
+
+
+def test_why_a_topic_cannot_be_made_is_told_once(tmp_path):
+    """Only the client was told, in a code; and clients that want the topic ask again and again."""
+
+    async def check() -> None:
+        broker = await start(tmp_path, ManualClock())
+        stray = tmp_path / "t-0"
+        stray.mkdir()
+        (stray / f"{0:020d}.log").write_bytes(b"of somebody else")
+        with structlog.testing.capture_logs() as logs:
+            for _ in range(3):
+                with pytest.raises(StorageError):
+                    await broker.topics.create("t", 1, {})
+        told = [entry for entry in logs if entry["event"] == "topic_not_created"]
+        assert [(entry["topic"], str(stray) in entry["error"], bool(entry["hint"])) for entry in told] == [
+            ("t", True, True)
+        ]
+        shutil.rmtree(stray)
+        await broker.topics.create("t", 1, {})
         await stop(broker)
 
     run(check())

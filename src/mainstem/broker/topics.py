@@ -28,6 +28,7 @@ from mainstem.core.logging import get_logger
 from mainstem.log import LogDirectory, PartitionLog, StorageError, TopicConfig
 
 _REMOVED_AT_ONCE = 100  # more would hold up the event loop: each is renamed there
+_MOST_TOLD = 100
 
 ChangeConfig: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str]]
 """The settings of a topic, made of those that it has when its turn has come."""
@@ -66,6 +67,7 @@ class Topics:
         self.facts: Facts
         self._kept: set[str] = set()  # names of topics whose records are there, and no metadata
         self._defaults: TopicConfig | None = None
+        self._told_refusals: set[str] = set()
         self._changing = asyncio.Lock()  # one change at a time: names, ids and collisions are checked against the rest
 
     @classmethod
@@ -326,11 +328,21 @@ class Topics:
                 failures.append(error)
         if failures:
             await self._remove(added)
+            self._tell_refusal(topic.name, failures[0])
             raise failures[0]
         logs = [each for each in made if isinstance(each, PartitionLog)]
         for each in logs:
             each.fail_stop = topic.internal
         return logs
+
+    def _tell_refusal(self, topic: str, error: BaseException) -> None:
+        """Once for each reason: clients that want the topic ask again and again."""
+        told = f"{topic}: {error}"
+        if isinstance(error, StorageError) and told not in self._told_refusals:
+            if len(self._told_refusals) >= _MOST_TOLD:
+                self._told_refusals.clear()
+            self._told_refusals.add(told)
+            log.error("topic_not_created", topic=topic, error=str(error), hint=error.hint)
 
     async def _remove(self, partitions: Iterable[TopicPartition]) -> None:
         """Remove partitions that no record names, where they are there; what fails is for the next try or start."""
