@@ -4,7 +4,7 @@ from textwrap import dedent
 
 import pytest
 
-from mainstem.process.job_code import job_code
+from mainstem.process.job_code import ProjectCode
 
 JOBS = """\
     '''A project.'''
@@ -70,7 +70,8 @@ def codes(**changes):
         text = files[name].decode()
         assert text.count(old) == 1, (old, text)
         files[name] = text.replace(old, new).encode()
-    found = {job: job_code(files, ["jobs.py"], job) for job in ("hourly", "visits", "taxed")}
+    code = ProjectCode(files, ["jobs.py"])
+    found = {job: code.of_job(job) for job in ("hourly", "visits", "taxed")}
     assert None not in found.values()
     return found
 
@@ -139,8 +140,8 @@ def test_where_code_makes_up_what_it_uses_nothing_is_said(line):
         return orders
     """
     files = {"jobs.py": dedent(jobs).encode(), "helpers.py": b"def rounded(x): return x\n"}
-    assert job_code(files, ["jobs.py"], "found") is None
-    assert job_code(files, ["jobs.py"], "plain") is not None
+    assert ProjectCode(files, ["jobs.py"]).of_job("found") is None
+    assert ProjectCode(files, ["jobs.py"]).of_job("plain") is not None
 
 
 @pytest.mark.parametrize(
@@ -155,7 +156,7 @@ def test_where_code_makes_up_what_it_uses_nothing_is_said(line):
     ],
 )
 def test_what_cannot_be_read_is_not_known(files, why):
-    assert job_code(files, ["jobs.py"], "hourly") is None, why
+    assert ProjectCode(files, ["jobs.py"]).of_job("hourly") is None, why
 
 
 def test_an_input_may_be_declared_in_any_module_of_the_project():
@@ -164,16 +165,18 @@ def test_an_input_may_be_declared_in_any_module_of_the_project():
         "jobs.py": b"@stream(to='a')\ndef job(orders):\n    return orders\n",
     }
     start = ["jobs.py", "topics.py"]
-    before = job_code(files, start, "job")
+    before = ProjectCode(files, start).of_job("job")
     for old, new, same in ((b"shop.orders'", b"shop.orders', event_time='at'", False), (b"shop.other'", b"x'", True)):
         edited = files | {"topics.py": files["topics.py"].replace(old, new)}
-        assert (job_code(edited, start, "job") == before) is same
+        assert (ProjectCode(edited, start).of_job("job") == before) is same
 
 
 def test_what_lists_files_may_read_any():
     jobs = "from mainstem.process import stream\n@stream(to='a')\ndef all(o):\n    return [*Path('.').glob('*')]\n"
     files = {"jobs.py": jobs.encode(), "a.csv": b"1"}
-    assert job_code(files, ["jobs.py"], "all") != job_code(files | {"a.csv": b"2"}, ["jobs.py"], "all")
+    assert ProjectCode(files, ["jobs.py"]).of_job("all") != ProjectCode(files | {"a.csv": b"2"}, ["jobs.py"]).of_job(
+        "all"
+    )
 
 
 def test_modules_of_packages_are_found_from_any_directory_that_may_be_on_the_path():
@@ -184,10 +187,10 @@ def test_modules_of_packages_are_found_from_any_directory_that_may_be_on_the_pat
         "src/shop/deep.py": b"value = 1\n",
         "src/shop/least.py": b"from .rules import less\n",
     }
-    before = job_code(files, ["jobs.py"], "job")
+    before = ProjectCode(files, ["jobs.py"]).of_job("job")
     for name, old, new in (
         ("src/shop/rules.py", b"most = 3", b"most = 4"),
         ("src/shop/least.py", b"import less", b"import less as fewer"),
         ("src/shop/deep.py", b"value = 1", b"value = 2"),
     ):
-        assert job_code(files | {name: files[name].replace(old, new)}, ["jobs.py"], "job") != before, name
+        assert ProjectCode(files | {name: files[name].replace(old, new)}, ["jobs.py"]).of_job("job") != before, name

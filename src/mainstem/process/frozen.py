@@ -17,6 +17,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +30,14 @@ from mainstem.core.locks import hold
 from mainstem.core.prepared import prepared
 from mainstem.process.declare import Location
 from mainstem.process.imports import import_from, places_of
-from mainstem.process.job_code import job_code
-from mainstem.process.project import Project, load_project
+from mainstem.process.job_code import ProjectCode
+from mainstem.process.project import JOBS, Project, load_project
 
 _SOURCES = frozenset({".py", ".avsc", ".sql", ".json", ".toml", ".csv", ".txt"})
 _LEFT_OUT = frozenset({"__pycache__", "node_modules", "data", "tests"})
 _MARKERS = ("mainstem.json", "_delta_log", "pyvenv.cfg", "conda-meta")
 """What makes a directory none of the project's sources: a data directory, a Delta table, an environment of Python."""
 _TABLES = ("project", "topics")
-_JOBS = "jobs.py"
 _FILES = f"jobs of [project] in {PROJECT_FILE}"
 _DIGITS = 16
 _UNFINISHED = ".freezing-"
@@ -87,42 +87,66 @@ def code_hash(directory: Path) -> str:
 
 def code_of_job(directory: Path, job: str) -> str:
     """The hash of what can change what one job computes, as far as the project's code tells it; else of everything."""
-    return _reached_by(directory, job) or code_hash(directory)
+    return _Code(directory).of_project.of_job(job) or code_hash(directory)
 
 
-def is_same_job(data: Path, sha: str, now: Path, job: str, topics: Collection[str]) -> bool:
-    """Whether a job computes the same in a frozen copy and in the project as it is, as far as their code tells; not
-    where the copy is not what was frozen.
+class _Code:
+    """What a directory says of jobs, read once."""
 
-    Args:
-        data: where the copy lies.
-        sha: its hash.
-        now: the project's directory.
-        job: its name.
-        topics: that it reads and writes now.
-    """
-    before = version_directory(data, sha)
-    try:
-        reached = _reached_by(before, job)
-        if reached is None or code_hash(before) != sha or reached != _reached_by(now, job):
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._settings = _settings(directory)
+        files = _job_files(self._settings)
+        start = [files] if isinstance(files, str) else [*files] if isinstance(files, list) else []
+        self.of_project = ProjectCode({name: path.read_bytes() for name, path in _sources(directory)}, start)
+
+    @cached_property
+    def sha(self) -> str:
+        """The hash of all of it."""
+        return code_hash(self._directory)
+
+    def of_topic(self, name: str) -> Any:
+        """What the settings say of a topic."""
+        return self._settings.get("topics", {}).get(name)
+
+
+class Comparison:
+    """Frozen copies beside a project as it is; each is read once, and not to be edited meanwhile."""
+
+    def __init__(self, data: Path, now: Path) -> None:
+        """`data` is where the copies lie, `now` the project's directory, or a copy of that."""
+        self._data = data
+        self._now = now
+        self._read: dict[Path, _Code] = {}
+
+    def is_same_job(self, sha: str, job: str, topics: Collection[str]) -> bool:
+        """Whether a job computes the same in a copy and in the project, as far as their code tells; not where the copy
+        is not what was frozen.
+
+        Args:
+            sha: the copy's.
+            job: its name.
+            topics: that it reads and writes now.
+        """
+        try:
+            before, now = self._code(version_directory(self._data, sha)), self._code(self._now)
+            reached = before.of_project.of_job(job)
+            if reached is None or before.sha != sha or reached != now.of_project.of_job(job):
+                return False
+        except (BadSetting, OSError):
             return False
-        said = [_settings(directory).get("topics", {}) for directory in (before, now)]
-    except (BadSetting, OSError):
-        return False
-    return all(said[0].get(name) == said[1].get(name) for name in topics)
+        return all(before.of_topic(name) == now.of_topic(name) for name in topics)
 
-
-def _reached_by(directory: Path, job: str) -> str | None:
-    """None: the code does not tell."""
-    files = _job_files(_settings(directory))
-    start = [files] if isinstance(files, str) else [*files] if isinstance(files, list) else []
-    return job_code({name: path.read_bytes() for name, path in _sources(directory)}, start, job)
+    def _code(self, directory: Path) -> _Code:
+        if directory not in self._read:
+            self._read[directory] = _Code(directory)
+        return self._read[directory]
 
 
 def _job_files(settings: Mapping[str, Any]) -> Any:
     """`jobs` of [project]: files, by their names in the project, unless the settings are wrong."""
     project = settings.get("project")
-    return project.get("jobs", _JOBS) if isinstance(project, dict) else _JOBS if project is None else project
+    return project.get("jobs", JOBS) if isinstance(project, dict) else JOBS if project is None else project
 
 
 def _contents(directory: Path) -> dict[str, bytes]:
@@ -131,7 +155,7 @@ def _contents(directory: Path) -> dict[str, bytes]:
     contents = {name: path.read_bytes() for name, path in _sources(directory)}
     contents[PROJECT_FILE] = _toml(settings.get("topics", {})).encode()
     files = _job_files(settings)
-    if files not in (None, _JOBS, [_JOBS]):
+    if files not in (None, JOBS, [JOBS]):
         contents[_FILES] = _toml(files).encode()
     return contents
 

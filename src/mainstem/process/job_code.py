@@ -43,33 +43,70 @@ class _Statement(msgspec.Struct, frozen=True, eq=False):
     gives: frozenset[str]  # the names that stand for something by it
 
 
-def job_code(files: Mapping[str, bytes], start: Sequence[str], job: str) -> str | None:
-    """A hash of what a job reaches; None: the syntax does not tell.
+class _Own(msgspec.Struct, frozen=True):
+    """What a statement says."""
 
-    Args:
-        files: of the project, by their names within it: its modules, and what they may read.
-        start: those that are loaded first.
-        job: its name.
-    """
-    try:
-        reached = _Reached(files)
-        reached.import_all(start)
-        reached.follow_job(start, job)
-        return reached.hash()
-    except (_Unclear, SyntaxError, ValueError, LookupError, RecursionError):  # ValueError: a file that is no text
-        return None
+    node: ast.stmt
+    """Without docstrings."""
+    text: str
+    names: frozenset[str]
+    """As `_names_of` finds them."""
+
+
+class ProjectCode:
+    """A project's code; each module is read once, for all jobs."""
+
+    def __init__(self, files: Mapping[str, bytes], start: Sequence[str]) -> None:
+        """`files` are its modules and what they may read, by their names; those of `start` are loaded first."""
+        self.files = files
+        self.start = start
+        # Modules may be imported from any directory that is on somebody's path.
+        self.places = sorted({place for name in files if name.endswith(".py") for place in PurePosixPath(name).parents})
+        self._modules: dict[str, list[_Statement]] = {}
+        self._giving: dict[str, dict[str, list[_Statement]]] = {}
+        self._own: dict[_Statement, _Own] = {}
+
+    def of_job(self, job: str) -> str | None:
+        """A hash of what the job of that name reaches; None: the syntax does not tell."""
+        try:
+            reached = _Reached(self)
+            reached.import_all(self.start)
+            reached.follow_job(self.start, job)
+            return reached.hash()
+        except (_Unclear, SyntaxError, ValueError, LookupError, RecursionError):  # ValueError: a file that is no text
+            return None
+
+    def module(self, file: str) -> list[_Statement]:
+        """Its statements."""
+        if file not in self._modules:
+            self._modules[file] = list(_statements(file, ast.parse(self.files[file])))
+        return self._modules[file]
+
+    def giving(self, file: str, name: str) -> list[_Statement]:
+        """Those of a module by which a name stands for something."""
+        if file not in self._giving:
+            given: dict[str, list[_Statement]] = {}
+            for each in self.module(file):
+                for known in each.gives:
+                    given.setdefault(known, []).append(each)
+            self._giving[file] = given
+        return self._giving[file].get(name, [])
+
+    def own(self, statement: _Statement) -> _Own:
+        """What it says."""
+        if statement not in self._own:
+            node = _without_docstrings(statement.node)
+            text = ast.unparse(node)
+            self._own[statement] = _Own(node, text, frozenset(_names_of(text)))
+        return self._own[statement]
 
 
 class _Reached:
     """What was reached so far; it grows."""
 
-    def __init__(self, files: Mapping[str, bytes]) -> None:
-        self._files = files
-        # Modules may be imported from any directory that is on somebody's path.
-        self._places = sorted(
-            {place for name in files if name.endswith(".py") for place in PurePosixPath(name).parents}
-        )
-        self._modules: dict[str, list[_Statement]] = {}
+    def __init__(self, code: ProjectCode) -> None:
+        self._code = code
+        self._files = code.files
         self._found: set[_Statement] = set()
         self._imported: set[str] = set()
         self._texts: set[str] = set()
@@ -78,7 +115,7 @@ class _Reached:
     def hash(self) -> str:
         digest = hashlib.sha256()
         for each in sorted(self._found, key=lambda each: (each.file, each.at, sorted(each.gives))):
-            text = f"{each.file}\n{ast.unparse(_without_docstrings(each.node))}\n"
+            text = f"{each.file}\n{self._code.own(each).text}\n"
             digest.update(f"{len(text)}:{text}".encode())
         for name in sorted(filter(self._may_be_read, self._files)):
             digest.update(f"{name}:{len(self._files[name])}:".encode() + self._files[name])
@@ -89,7 +126,7 @@ class _Reached:
     def follow_job(self, start: Sequence[str], job: str) -> None:
         """From its declaration on."""
         loaded = sorted({*start, *self._imported})
-        found = [each for file in loaded for each in self._module(file) if _declares(each, job)]
+        found = [each for file in loaded for each in self._code.module(file) if _declares(each, job)]
         if len(found) != 1:
             raise _Unclear(job)
         (declared,) = found
@@ -98,7 +135,7 @@ class _Reached:
         arguments = declared.node.args
         for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
             for file in loaded:  # an input may be declared in any module
-                for each in self._giving(file, argument.arg):
+                for each in self._code.giving(file, argument.arg):
                     self._follow(_as_input(each))
 
     def import_all(self, start: Sequence[str]) -> None:
@@ -109,7 +146,7 @@ class _Reached:
             if file in self._imported:
                 continue
             self._imported.add(file)
-            for each in self._module(file):
+            for each in self._code.module(file):
                 waiting += [name for node in _imports(each.node) for name in self._imports_of(file, node)]
                 if self._acts(each):
                     self._follow(each)
@@ -120,12 +157,12 @@ class _Reached:
         self._found.add(statement)
         file = statement.file
         self.import_all([file])
-        own = _without_docstrings(statement.node)
-        for name in _names_of(own):
+        own = self._code.own(statement)
+        for name in own.names:
             self._check(name)
-            for each in self._giving(file, name):
+            for each in self._code.giving(file, name):
                 self._follow(each)
-        for node in ast.walk(own):
+        for node in ast.walk(own.node):
             match node:
                 case ast.Import() | ast.ImportFrom():
                     self._follow_import(file, node)
@@ -143,7 +180,7 @@ class _Reached:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 self._check(alias.name.partition(".")[0])
-                self._follow_modules(self._files_of(PurePosixPath(*alias.name.split(".")), self._places))
+                self._follow_modules(self._files_of(PurePosixPath(*alias.name.split(".")), self._code.places))
             return
         if not node.level:
             self._check((node.module or "").partition(".")[0])
@@ -156,7 +193,7 @@ class _Reached:
                 self._follow_modules(inner)
             else:
                 self.import_all(modules)
-                given = [each for module in modules for each in self._giving(module, alias.name)]
+                given = [each for module in modules for each in self._code.giving(module, alias.name)]
                 if not given:
                     self._follow_modules(modules)
                 for each in given:
@@ -165,30 +202,22 @@ class _Reached:
     def _follow_modules(self, files: Sequence[str]) -> None:
         """All that stands in them."""
         for file in files:
-            for each in self._module(file):
+            for each in self._code.module(file):
                 self._follow(each)
 
     # -- what stands where
-
-    def _giving(self, file: str, name: str) -> list[_Statement]:
-        return [each for each in self._module(file) if name in each.gives]
-
-    def _module(self, file: str) -> list[_Statement]:
-        if file not in self._modules:
-            self._modules[file] = list(_statements(file, ast.parse(self._files[file])))
-        return self._modules[file]
 
     def _imports_of(self, file: str, node: ast.Import | ast.ImportFrom) -> list[str]:
         """The files of the project that an import runs."""
         if isinstance(node, ast.Import):
             parts = (PurePosixPath(*alias.name.split(".")) for alias in node.names)
-            return [name for each in parts for name in self._files_of(each, self._places)]
+            return [name for each in parts for name in self._files_of(each, self._code.places)]
         return [name for alias in node.names for name in self._files_from(file, node, alias.name)]
 
     def _files_from(self, file: str, node: ast.ImportFrom, name: str = "") -> list[str]:
         parts = [*(node.module.split(".") if node.module else []), *([name] if name and name != "*" else [])]
         if not node.level:
-            return self._files_of(PurePosixPath(*parts), self._places)
+            return self._files_of(PurePosixPath(*parts), self._code.places)
         here = PurePosixPath(file).parents[node.level - 1]
         packages = self._files_of(here, [PurePosixPath(".")]) if here != PurePosixPath(".") else []
         return packages + self._files_of(PurePosixPath(*parts), [here])
@@ -235,7 +264,7 @@ class _Reached:
                     expression = inner
                 case _:
                     return True
-        return any(self._is_of_project(each) for each in self._giving(file, expression.id))
+        return any(self._is_of_project(each) for each in self._code.giving(file, expression.id))
 
     def _is_of_project(self, giving: _Statement) -> bool:
         if isinstance(giving.node, ast.Import | ast.ImportFrom):
@@ -286,12 +315,12 @@ def _given(node: ast.stmt) -> Iterator[str]:
                 yield asname or name.partition(".")[0]
 
 
-def _names_of(node: ast.stmt) -> set[str]:
-    """Those of its module, or of Python, that it uses; what a function's parameters and variables are called is none
-    of them.
+def _names_of(text: str) -> set[str]:
+    """Those of its module, or of Python, that a statement uses; what a function's parameters and variables are called
+    is none of them.
     """
     found: set[str] = set()
-    tables = [symtable.symtable(ast.unparse(node), "", "exec")]
+    tables = [symtable.symtable(text, "", "exec")]
     while tables:
         table = tables.pop()
         tables += table.get_children()

@@ -50,6 +50,7 @@ from mainstem.process.imports import (
 )
 
 ON_DEMAND = "on demand"
+JOBS = "jobs.py"
 
 
 class ProjectConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,7 +62,7 @@ class ProjectConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     name: str = ""
-    jobs: str | list[str] = "jobs.py"
+    jobs: str | list[str] = JOBS
 
 
 class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -19,7 +19,7 @@ from mainstem.core import Clock, SystemClock, UserError
 from mainstem.core.config import PROJECT_FILE
 from mainstem.process.cutover import PATIENT, Waiting, wait_until_read
 from mainstem.process.from_state import with_state_of
-from mainstem.process.frozen import check_whole, freeze
+from mainstem.process.frozen import Comparison, check_whole, freeze
 from mainstem.process.landing import NotLanded, is_driven
 from mainstem.process.project import Project, load_project
 from mainstem.process.readiness import Pin, look
@@ -133,7 +133,8 @@ def _check_other(project: Project, data: Path, job: str, sha: str) -> None:
         SameCode: one has.
     """
     lives = [each for each in all_versions(data) if each.job == job]
-    same = [each.version for each in lives if each.sha == sha or runs_the_same(project, data, each)]
+    compared = Comparison(data, project.directory)
+    same = [each.version for each in lives if each.sha == sha or runs_the_same(project, each, compared)]
     if same:
         raise SameCode(
             f"job {job_key(job, same[0])} runs the code as it is now, {sha}: the same again would come of it",

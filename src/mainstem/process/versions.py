@@ -24,7 +24,7 @@ from mainstem.core.locks import DirectoryInUse, DirectoryLock, is_held
 from mainstem.core.logging import get_logger
 from mainstem.core.prepared import prepared
 from mainstem.process.another_version import instead_of_retired
-from mainstem.process.frozen import Version, changed_since, check_whole, freeze, is_same_job, version_directory
+from mainstem.process.frozen import Comparison, Version, changed_since, check_whole, freeze, version_directory
 from mainstem.process.project import JobConfig, Project, load_project
 
 log = get_logger()
@@ -234,7 +234,8 @@ def assignments(directory: Path, data: Path, clock: Clock) -> list[Assignment]:
             )
         code[name, version] = current.sha
     lives = all_versions(data)
-    following = [each for each in lives if isinstance(each, Fixed) and _follows(project, data, each, current)]
+    compared = Comparison(data, current.directory)
+    following = [each for each in lives if isinstance(each, Fixed) and _follows(project, data, each, current, compared)]
     for each in lives:
         code[each.job, each.version] = current.sha if each in following else each.sha
     if current.sha in code.values():
@@ -249,20 +250,20 @@ def assignments(directory: Path, data: Path, clock: Clock) -> list[Assignment]:
     return [Assignment(sha, tuple(drivers[sha, name]), name) for sha, name in ordered]
 
 
-def _follows(project: Project, data: Path, each: Fixed, current: Version) -> bool:
+def _follows(project: Project, data: Path, each: Fixed, current: Version, compared: Comparison) -> bool:
     """Whether a version that was started with other code may as well run from that of the project."""
     if each.sha == current.sha or is_running(data, each.job, each.version):
         return False
-    return runs_the_same(project, data, each, current.directory)
+    return runs_the_same(project, each, compared)
 
 
-def runs_the_same(project: Project, data: Path, each: Fixed | Asked, now: Path | None = None) -> bool:
-    """Whether what a version runs is what the project says of its job: in its directory, or in a copy `now` of that."""
+def runs_the_same(project: Project, each: Fixed | Asked, compared: Comparison) -> bool:
+    """Whether what a version runs is what the project, of which `compared` has the code, says of its job."""
     job = project.jobs.get(each.job)
     if job is None:
         return False
     topics = {*job.topics, *(topic.topic for topic in project.inputs[each.job])}
-    return is_same_job(data, each.sha, now or project.directory, each.job, topics)
+    return compared.is_same_job(each.sha, each.job, topics)
 
 
 class Edited(msgspec.Struct, frozen=True):
@@ -286,7 +287,7 @@ def edited(project: Project, data: Path, sha: str) -> list[Edited]:
     """The jobs whose version, as the project names it, was started with other code than `sha`, the project's own. Where
     it names none, those of which no version runs that code.
     """
-    found = []
+    found, compared = [], Comparison(data, project.directory)
     for name in project.order:
         config = project.job_config(name)
         version = version_of(data, name, config)
@@ -295,7 +296,7 @@ def edited(project: Project, data: Path, sha: str) -> list[Edited]:
         if fixed is None:
             continue
         lives = [fixed, *(each for each in others if each.version != version)]
-        if not any(each.sha == sha or runs_the_same(project, data, each) for each in lives):
+        if not any(each.sha == sha or runs_the_same(project, each, compared) for each in lives):
             free = free_version(data, name)
             changed = changed_since(version_directory(data, fixed.sha), project.directory)
             found.append(Edited(name, version, fixed.sha, changed, free))
