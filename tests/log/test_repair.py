@@ -274,3 +274,26 @@ def test_damage_names_the_command(tmp_path):
             await repair(tmp_path, TopicPartition("orders", 7), clock=ManualClock(), cut=True)
 
     run(test())
+
+
+def test_a_log_that_ends_before_its_start_goes_on_from_there(tmp_path):
+    """Its last records were deleted, and only the page cache had them; the repair could not put the log start back."""
+
+    async def test():
+        log = await open_log(tmp_path)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig(flush_messages=1_000))
+        await partition.append(batch(b"a"))
+        await log.checkpoint()
+        durable = partition.segments.active.size
+        await partition.append(sequenced(b"b", sequence=0, transactional=True))
+        await partition.append_marker(1, 0, commit=True, coordinator_epoch=0)  # which the journal has
+        await partition.append(batch(b"c"))
+        await housekeeping.delete_records(partition, 4)
+        abandon(log)
+        file = tmp_path / "orders-0" / f"{0:020d}.log"
+        file.write_bytes(file.read_bytes()[: durable - 1])
+        damages = (await repair(tmp_path, TP, clock=ManualClock(), cut=True)).damages
+        assert (damages[0].end_offset, damages[-1].first_offset, damages[-1].end_offset) == (2, 4, 4)
+        assert await offsets_and_end(tmp_path) == ([], 4)
+
+    run(test())

@@ -90,8 +90,10 @@ class _Search:
                 size = self.disk.file_size(self.files[base]) if base in self.files else 0
                 file = _File(Segment(self.partition.directory, base, self.opened), size, following)
                 self._read(file)
-                if self.saved and following is not None and following not in self.known:
+                if following is not None and following not in self.known and self.saved:
                     self._check_gap(file, following)
+                elif following is None and self.found:
+                    self._check_gap(file, self.partition.log_end_offset)
         self.markers.finish()
         return [msgspec.structs.replace(damage, markers=hole.markers) for damage, hole in self.found]
 
@@ -130,11 +132,14 @@ class _Search:
             self._add_changed_offsets(file)
 
     def _check_gap(self, file: _File, following: int) -> None:
-        """The end of a file is gone that only the page cache was trusted with, or the journal had for a while."""
-        self.expected = max(self.expected, self.partition.log_start_offset)
-        if self.expected < following:
-            reason = f"ends at offset {self.expected}, the next segment begins at {following}"
-            self._add(file, BadBatch(reason, file.size), None)
+        """The end of a file is gone that only the page cache was trusted with, or the journal had for a while.
+
+        Of what is deleted it may be: then the log has to go on where it begins all the same.
+        """
+        found, log_start = self.expected, self.partition.log_start_offset
+        if found < max(following, log_start):
+            self.expected = max(found, log_start)
+            self._add(file, BadBatch(f"ends at offset {found}, expected {max(following, log_start)}", file.size), None)
 
     def _next_whole(self, file: _File, position: int) -> tuple[int, BatchHeader] | None:
         """The first batch from `position` on whose offsets fit in there, and its position.
