@@ -142,6 +142,6 @@ def _tell_people(where: TopicPartition, found: "Repair", *, done: bool) -> None:
         click.echo("nothing was changed, --yes takes it out; what is whole stays, also what follows")
     for producer_id, offset in found.open_transactions.items():
         click.echo(
-            f"the transaction of producer {producer_id} is open since offset {offset}: if it stays so once the log runs,"
-            " Kafka's tool kafka-transactions.sh ends it (find-hanging, abort)"
+            f"the transaction of producer {producer_id} is open since offset {offset}; the log aborts it when it starts,"
+            " unless its transactional id goes on with it"
         )
