@@ -40,7 +40,7 @@ def run_demo(*options: str, seconds: float, on_line: Callable[[str], None] = lam
             on_line(line)
         process.wait()
     output = "".join(lines)
-    assert process.returncode == 0, output[-8000:]
+    assert process.returncode == 0, output[-40000:]
     return output
 
 
