@@ -473,14 +473,14 @@ class Demo:
         for what, seconds in self.times:
             print(f"  {seconds:7.1f} s  {what}")
         print(f"  {time.monotonic() - self.began:7.1f} s  in all")
-        equal = all(line.equal for line in results)
-        print("\nall equal" if equal and balanced else "\nNOT ALL EQUAL")
+        wrong = [f"{line.stage} {line.name}" for line in results if not line.equal] + ["the books"] * (not balanced)
+        print(f"\nNOT ALL EQUAL: {', '.join(wrong)}" if wrong else "\nall equal")
         if self.options.keep:
             assert self.node is not None
             print(f"\nstill up; Ctrl-C stops it\n{self.ways_in()}", flush=True)
             with contextlib.suppress(KeyboardInterrupt):
                 self.node.wait()
-        return 0 if equal and balanced else 1
+        return 1 if wrong else 0
 
     def ways_in(self) -> str:
         """Where everything is, and commands that show it."""
