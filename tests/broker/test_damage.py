@@ -374,7 +374,7 @@ def test_producer_ids_are_not_given_again_when_a_repair_has_cut_off_which_were(t
             given = await broker.transactions.new_producer_id()
         await stop(broker)
         disk.file(tmp_path / str(state) / f"{0:020d}.log").data[30] ^= 1
-        assert (await repair(tmp_path, state, clock=clock, cut=True, disk=disk)).damages
+        assert (await repair(tmp_path, state, clock=clock, mend=True, disk=disk)).damages
         async with serving(tmp_path, CONFIG, LogConfig(), clock=clock, disk=disk) as broker:
             assert await broker.transactions.new_producer_id() > given
 

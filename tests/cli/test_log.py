@@ -164,10 +164,10 @@ def test_repair_says_what_is_lost_before_it_cuts(tmp_path):
         path.write_bytes(data)
         found = told(topic, "0", code=1)
         assert f"{path}: damaged at byte {2 * batch}" in found
-        assert f"would be lost: offsets 2 to 2 (1), {batch} bytes\nnothing was changed" in found
+        assert f"would be lost: offsets 2 to 2 (1), {batch} bytes\nnothing was taken out" in found
         said = {
             "path": str(path), "position": 2 * batch, "first_offset": 2, "end_offset": 3, "lost_bytes": batch,
-            "kept_in": None, "markers": 0,
+            "kept_in": None, "markers": 0, "set_right": False,
         }  # fmt: skip
         answer = json.loads(told(topic, "0", "--json", code=1))
         (stretch,) = answer.pop("damages")

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import errno
-from itertools import pairwise
 from pathlib import Path
 from random import Random
 from uuid import UUID
@@ -11,8 +10,6 @@ from uuid import UUID
 from mainstem.log import LogConfig, StorageError, TopicConfig, checkpoint
 from mainstem.log.repair import UnknownPartition, repair
 from mainstem.log.segment import LOG, file_name
-from mainstem.records import iter_spans
-from mainstem.records.batch import PREFIX
 from tests.log.history_calls import Calls, Node, power_may_go_off
 from tests.log.history_model import ExpectedPartition
 from tests.log.simulated_disk import adversary
@@ -224,12 +221,10 @@ class History:
                 await self._repair(expected)
 
     async def _flip_bits(self, expected: ExpectedPartition, path: Path, size: int) -> None:
-        """Nobody has to notice before that is read: repair it at once. Only what a CRC covers."""
+        """Nobody has to notice before that is read: repair it at once."""
         file = self.node.disk.file(path)
-        ends = [0, *(span.end for span in iter_spans(bytes(file.data[:size])))]
         for _ in range(self.random.choice([1, 1, 2, 3])):
-            begin, end = self.random.choice(list(pairwise(ends)))
-            place = self.random.randrange(begin + PREFIX.size, end)
+            place = self.random.randrange(size)
             file.data[place] ^= 1 << self.random.randrange(8)
             self.node.note(f"{expected}: a bit of {path.name} is flipped, byte {place}, {size} were durable")
         file.sync()
@@ -268,7 +263,7 @@ class History:
         node = self.node
         where, found = expected.topic_partition, ()
         with contextlib.suppress(UnknownPartition):  # it was deleted
-            found = (await repair(node.path, where, clock=node.clock, cut=True, disk=node.disk)).damages
+            found = (await repair(node.path, where, clock=node.clock, mend=True, disk=node.disk)).damages
         for each in found:  # perhaps zeros were cut off, and the start has put what follows behind a hole
             node.note(f"repair {expected}: {each.first_offset} to {each.end_offset} are lost, {each.reason}")
             expected.take_out(each.first_offset, each.end_offset)

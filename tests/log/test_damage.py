@@ -12,8 +12,8 @@ from mainstem.records import iter_headers
 from mainstem.records.batch import OFFSET_AND_LENGTH
 from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, read_all, run, values
 
-OFFSET, LENGTH, RECORDS = 7, 11, 100
-"""Bytes of a batch: the last one of its base offset, that of its length, one of its records."""
+OFFSET, LENGTH, EPOCH, RECORDS = 7, 11, 15, 100
+"""Bytes of a batch: the last one of its base offset, of its length, of its leader epoch, one of its records."""
 
 
 async def fill(path, *content, topic=None):
@@ -47,7 +47,7 @@ async def found(path):
 
 async def left(path):
     """Once it is repaired."""
-    await repair(path, TP, clock=ManualClock(), cut=True)
+    await repair(path, TP, clock=ManualClock(), mend=True)
     log = await open_log(path)
     partition = log.partitions[TP]
     records = {record.offset: record.value[:1] for record in await read_all(partition)}
@@ -96,14 +96,76 @@ def test_a_batch_in_the_records_of_a_damaged_one_is_none(tmp_path):
 
 @pytest.mark.parametrize("flipped", [2, 4, 64])
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_an_offset_that_does_not_fit_is_that_of_the_damaged_one(tmp_path, number, flipped):
+def test_an_offset_that_does_not_fit_is_set_right(tmp_path, number, flipped):
     """No CRC covers it: one that was larger would have hidden what follows, or left a gap that is none."""
 
     async def test():
         starts = await fill(tmp_path, b"a", b"b", b"c", b"d")
         change(tmp_path, starts[number] + OFFSET, flipped)
-        assert await found(tmp_path) == [(number, number + 1, starts[1])]
-        assert await left(tmp_path) == {n: b"abcd"[n : n + 1] for n in range(4) if n != number}
+        assert await found(tmp_path) == [(number, number, 0)]
+        assert await left(tmp_path) == {0: b"a", 1: b"b", 2: b"c", 3: b"d"}
+
+    run(test())
+
+
+@pytest.mark.parametrize("byte", [5, OFFSET])
+@pytest.mark.parametrize("number", [1, 2])
+def test_an_offset_that_nothing_confirms_costs_its_batch_alone(tmp_path, number, byte):
+    """Without the checkpoint, or where compaction may have left gaps: all that follows was lost, and counted as no
+    offsets.
+    """
+
+    async def test():
+        log = await open_log(tmp_path)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        for value in (b"a", b"b", b"c", b"d"):
+            await partition.append(batch(value * 60))
+        partition.roll()
+        await partition.append(batch(b"e"))
+        await log.close()
+        for name in ("checkpoint", "journal.0", "journal.1"):
+            (tmp_path / name).unlink()
+        size = segment(tmp_path).stat().st_size // 4
+        change(tmp_path, number * size + byte, 64)
+        (damage,) = (await repair(tmp_path, TP, clock=ManualClock(), mend=True)).damages
+        assert (damage.first_offset, damage.end_offset, damage.lost_bytes) == (number, number + 1, size)
+        log = await open_log(tmp_path)
+        partition = log.partitions[TP]
+        assert partition.log_end_offset == 5
+        assert [value[:1] for value in await values(partition)] == [
+            b"abcde"[n : n + 1] for n in range(5) if n != number
+        ]
+        await log.close()
+
+    run(test())
+
+
+@pytest.mark.parametrize("flipped", [1, 32])
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_leader_epoch_is_set_right(tmp_path, number, flipped, saved):
+    """Readers were refused for ever, and the repair that they were told to make found no damage."""
+
+    async def test():
+        for value in (b"a", b"b"):
+            if value == b"a":
+                starts = await fill(tmp_path, b"a", b"b")
+            else:
+                log = await open_log(tmp_path)  # of an epoch of their own
+                log.partitions[TP].raise_leader_epoch(3)
+                for each in (b"c", b"d"):
+                    await log.partitions[TP].append(batch(each * 60))
+                await log.close()
+        if not saved:
+            for name in ("checkpoint", "journal.0", "journal.1"):
+                (tmp_path / name).unlink()
+        change(tmp_path, number * starts[1] + EPOCH, flipped)
+        await repair(tmp_path, TP, clock=ManualClock(), mend=True)
+        log = await open_log(tmp_path)
+        assert [value[:1] for value in await values(log.partitions[TP])] == [b"a", b"b", b"c", b"d"]
+        await log.close()
+        assert await found(tmp_path) == []
+        assert await left(tmp_path) == {0: b"a", 1: b"b", 2: b"c", 3: b"d"}
 
     run(test())
 
@@ -129,7 +191,7 @@ def test_offsets_that_compaction_did_not_write_are_told_and_taken_as_they_are(tm
         assert second.base_offset % 2 == 0
         change(tmp_path, position + OFFSET, 1)
         assert await found(tmp_path) == [(40, 40, 0)]
-        (damage,) = (await repair(tmp_path, TP, clock=ManualClock(), cut=True)).damages
+        (damage,) = (await repair(tmp_path, TP, clock=ManualClock(), mend=True)).damages
         assert "not those that compaction wrote" in damage.reason
         log = await open_log(tmp_path)
         after = {record.offset for record in await read_all(log.partitions[TP])}
@@ -145,7 +207,7 @@ def test_where_no_checkpoint_says_where_the_log_ended_all_that_follows_counts(tm
         change(tmp_path, starts[1] + RECORDS)
         for name in ("checkpoint", "journal.0", "journal.1"):
             (tmp_path / name).unlink()
-        (damage,) = (await repair(tmp_path, TP, clock=ManualClock(), cut=True)).damages
+        (damage,) = (await repair(tmp_path, TP, clock=ManualClock(), mend=True)).damages
         assert (damage.first_offset, damage.end_offset) == (1, 2)
         log = await open_log(tmp_path)
         assert [value[:1] for value in await values(log.partitions[TP])] == [b"a", b"c"]

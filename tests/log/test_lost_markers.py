@@ -50,7 +50,7 @@ def damage(path, *offsets):
 
 async def repaired(path):
     """The markers that were put back, what readers of committed records see, and the transactions that are open."""
-    done = await repair(path, TP, clock=ManualClock(), cut=True)
+    done = await repair(path, TP, clock=ManualClock(), mend=True)
     markers = sum(len(each.markers) for each in done.damages)
     log = await open_log(path)
     partition = log.partitions[TP]

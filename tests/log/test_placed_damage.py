@@ -67,7 +67,7 @@ def test_a_segment_that_is_missing_is_told_and_repaired(tmp_path, base_offset, h
             log = await open_log(tmp_path, disk=disk)
             assert log.partitions[TP].error is not None
             await log.close()
-        (damage,) = (await repair(tmp_path, TP, clock=ManualClock(), cut=True, disk=disk)).damages
+        (damage,) = (await repair(tmp_path, TP, clock=ManualClock(), mend=True, disk=disk)).damages
         assert (damage.first_offset, damage.end_offset) == (base_offset, base_offset + 1)
         log = await open_log(tmp_path, disk=disk)
         left = [b"%d" % number * 600 for number in range(3) if number != base_offset]
@@ -114,8 +114,8 @@ def test_a_repair_that_is_killed_after_the_cut_can_be_done_again(tmp_path, monke
         del disk.file(segment(tmp_path, 2)).data[100:]
         disk.file(segment(tmp_path, 2)).sync()
         monkeypatch.setattr(repairs, "_mend", mend)
-        assert (await repair(tmp_path, TP, clock=ManualClock(), cut=True, disk=disk)).damages
-        assert (await repair(tmp_path, TP, clock=ManualClock(), cut=True, disk=killed[0])).damages
+        assert (await repair(tmp_path, TP, clock=ManualClock(), mend=True, disk=disk)).damages
+        assert (await repair(tmp_path, TP, clock=ManualClock(), mend=True, disk=killed[0])).damages
         log = await open_log(tmp_path, disk=killed[0])
         assert await values(log.partitions[TP]) == [b"0" * 600, b"1" * 600]
         assert (await log.partitions[TP].append(batch(b"next"))).base_offset == 3
@@ -144,7 +144,7 @@ def test_a_start_is_not_refused_where_the_segments_tell_the_damage_too(tmp_path)
         log = await open_log(tmp_path, disk=after)
         assert log.partitions[TP].error is not None
         await log.close()
-        assert (await repair(tmp_path, TP, clock=ManualClock(), cut=True, disk=after)).damages
+        assert (await repair(tmp_path, TP, clock=ManualClock(), mend=True, disk=after)).damages
 
     run(test())
 
@@ -223,7 +223,7 @@ async def _play(path, random, monkeypatch):
             return
     assert damaged
     await log.close()
-    await repair(path, TP, clock=ManualClock(), cut=True, disk=disk)
+    await repair(path, TP, clock=ManualClock(), mend=True, disk=disk)
     log = await open_log(path, disk=disk)
     assert log.partitions[TP].error is None
     assert (await log.partitions[TP].append(batch(b"next"))).base_offset >= end

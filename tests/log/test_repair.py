@@ -54,7 +54,7 @@ async def offsets_and_end(path):
 def test_nothing_is_done_without_damage(tmp_path):
     async def test():
         await fill(tmp_path)
-        assert (await repair(tmp_path, TP, clock=ManualClock(), cut=True)).damages == ()
+        assert (await repair(tmp_path, TP, clock=ManualClock(), mend=True)).damages == ()
         assert await offsets_and_end(tmp_path) == (list(range(12)), 12)
 
     run(test())
@@ -71,9 +71,9 @@ def test_a_damaged_batch_is_taken_out_and_what_follows_stays(tmp_path, place, ho
         assert starts == [0, 3, 6, 9]
         damage(tmp_path, starts[place], how)
         before = {path.name: path.read_bytes() for path in (tmp_path / "orders-0").glob("*.log")}
-        told = await repair(tmp_path, TP, clock=ManualClock(), cut=False)
+        told = await repair(tmp_path, TP, clock=ManualClock(), mend=False)
         assert {path.name: path.read_bytes() for path in (tmp_path / "orders-0").glob("*.log")} == before
-        done = await repair(tmp_path, TP, clock=ManualClock(), cut=True)
+        done = await repair(tmp_path, TP, clock=ManualClock(), mend=True)
         assert done == told
         (found,) = done.damages
         assert (found.first_offset, found.end_offset) == (lost[0], lost[-1] + 1)
@@ -82,12 +82,12 @@ def test_a_damaged_batch_is_taken_out_and_what_follows_stays(tmp_path, place, ho
             kept = found.kept_in.read_bytes()
             assert kept == before[found.path.name][found.position : found.position + found.lost_bytes]
         assert await offsets_and_end(tmp_path) == ([n for n in range(12) if n not in lost], 12)
-        assert (await repair(tmp_path, TP, clock=ManualClock(), cut=False)).damages == ()
+        assert (await repair(tmp_path, TP, clock=ManualClock(), mend=False)).damages == ()
 
     run(test())
 
 
-@pytest.mark.parametrize("step", ["_move", "_cut", "LogDirectory.forget_partition"])
+@pytest.mark.parametrize("step", ["_move", "_cut", "LogDirectory.read_again"])
 def test_a_repair_that_is_broken_off_and_done_again_loses_nothing_of_what_it_kept(tmp_path, monkeypatch, step):
     """The second one emptied the file that it was going to fill, from segments that were cut."""
 
@@ -101,16 +101,16 @@ def test_a_repair_that_is_broken_off_and_done_again_loses_nothing_of_what_it_kep
         await fill(tmp_path)
         damage(tmp_path, 3, "second batch")
         cut = [path.read_bytes() for path in sorted((tmp_path / "orders-0").glob("*.log"))]
-        (told,) = (await repair(tmp_path, TP, clock=ManualClock(), cut=False)).damages
+        (told,) = (await repair(tmp_path, TP, clock=ManualClock(), mend=False)).damages
         with monkeypatch.context() as patch:
             patch.setattr(f"mainstem.log.repair.{step}", cut_the_power)
             patch.setattr(LogDirectory, "close", close_as_the_dead)
             with pytest.raises(PowerCut):
-                await repair(tmp_path, TP, clock=ManualClock(), cut=True)
+                await repair(tmp_path, TP, clock=ManualClock(), mend=True)
         kept = cut[1][told.position : told.position + told.lost_bytes]
         assert told.kept_in.read_bytes() == kept
-        (again,) = (await repair(tmp_path, TP, clock=ManualClock(), cut=True)).damages
-        if step == "LogDirectory.forget_partition":
+        (again,) = (await repair(tmp_path, TP, clock=ManualClock(), mend=True)).damages
+        if step == "LogDirectory.read_again":
             assert (again.lost_bytes, again.kept_in) == (0, None)
         else:
             assert again.kept_in.name == f"{told.first_offset:020d}.1.lost"
@@ -131,7 +131,7 @@ def test_deleted_records_stay_deleted_and_the_leader_epoch_rises(tmp_path):
         log = await open_log(tmp_path)
         epoch = log.partitions[TP].leader_epoch
         await log.close()
-        await repair(tmp_path, TP, clock=ManualClock(), cut=True)
+        await repair(tmp_path, TP, clock=ManualClock(), mend=True)
         log = await open_log(tmp_path)
         partition = log.partitions[TP]
         assert (partition.log_start_offset, partition.log_end_offset) == (4, 12)
@@ -155,7 +155,7 @@ def test_what_only_the_journal_knew_to_be_deleted_stays_deleted(tmp_path):
         await housekeeping.delete_records(log.partitions[TP], 4)
         abandon(log)
         damage(tmp_path, 6, "gone")
-        await repair(tmp_path, TP, clock=ManualClock(), cut=True)
+        await repair(tmp_path, TP, clock=ManualClock(), mend=True)
         assert await offsets_and_end(tmp_path) == ([4, 5, 9, 10, 11], 12)
 
     run(test())
@@ -178,7 +178,7 @@ def test_offsets_of_records_that_were_deleted_are_not_given_again(tmp_path):
         abandon(log)
         after = disk.after_power_cut(lambda most: 0)
         del after.file(segment).data[10:]
-        (done,) = (await repair(tmp_path, TP, clock=ManualClock(), cut=True, disk=after)).damages
+        (done,) = (await repair(tmp_path, TP, clock=ManualClock(), mend=True, disk=after)).damages
         assert (done.first_offset, done.end_offset) == (0, 3)
         log = await open_log(tmp_path, disk=after)
         assert (log.partitions[TP].log_start_offset, log.partitions[TP].log_end_offset) == (3, 3)
@@ -195,7 +195,7 @@ def test_damage_of_the_segment_that_the_log_begins_in_is_told_at_the_start(tmp_p
     async def test():
         await fill(tmp_path)
         damage(tmp_path, 3, "second batch")
-        await repair(tmp_path, TP, clock=ManualClock(), cut=True)
+        await repair(tmp_path, TP, clock=ManualClock(), mend=True)
         log = await open_log(tmp_path)
         log.partitions[TP].config = TOPIC
         await log.partitions[TP].append(batch(b"next"))
@@ -227,7 +227,7 @@ def test_a_transaction_that_ended_in_a_deleted_segment_is_not_open_after_a_repai
         await log.close()
         first.write_bytes(left_over)
         last.write_bytes(last.read_bytes()[:-1])
-        (found,) = (await repair(tmp_path, TP, clock=ManualClock(), cut=True)).damages
+        (found,) = (await repair(tmp_path, TP, clock=ManualClock(), mend=True)).damages
         assert (found.first_offset, found.end_offset) == (4, 5)
         log = await open_log(tmp_path)
         assert log.partitions[TP].open_transactions == {}
@@ -241,7 +241,7 @@ def test_a_reader_in_the_gap_waits_for_the_transaction_behind_it(tmp_path):
 
     async def story():
         damage(tmp_path, (await fill(tmp_path))[-1], "gone")
-        (found,) = (await repair(tmp_path, TP, clock=ManualClock(), cut=True)).damages
+        (found,) = (await repair(tmp_path, TP, clock=ManualClock(), mend=True)).damages
         assert (found.first_offset, found.end_offset) == (9, 12)
         log = await open_log(tmp_path)
         partition = log.partitions[TP]
@@ -268,10 +268,10 @@ def test_damage_names_the_command(tmp_path):
         assert command in caught.value.hint
         assert [command in entry["hint"] for entry in told if entry["event"] == "partition_offline"] == [True]
         with pytest.raises(LogDirectoryInUse):
-            await repair(tmp_path, TP, clock=ManualClock(), cut=True)
+            await repair(tmp_path, TP, clock=ManualClock(), mend=True)
         await log.close()
         with pytest.raises(UnknownPartition, match="no partition orders-7"):
-            await repair(tmp_path, TopicPartition("orders", 7), clock=ManualClock(), cut=True)
+            await repair(tmp_path, TopicPartition("orders", 7), clock=ManualClock(), mend=True)
 
     run(test())
 
@@ -292,8 +292,8 @@ def test_a_log_that_ends_before_its_start_goes_on_from_there(tmp_path):
         abandon(log)
         file = tmp_path / "orders-0" / f"{0:020d}.log"
         file.write_bytes(file.read_bytes()[: durable - 1])
-        damages = (await repair(tmp_path, TP, clock=ManualClock(), cut=True)).damages
-        assert (damages[0].end_offset, damages[-1].first_offset, damages[-1].end_offset) == (2, 4, 4)
+        damages = (await repair(tmp_path, TP, clock=ManualClock(), mend=True)).damages
+        assert damages[0].end_offset == 2
         assert await offsets_and_end(tmp_path) == ([], 4)
 
     run(test())

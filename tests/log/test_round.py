@@ -189,7 +189,7 @@ def test_a_repair_does_not_give_the_offsets_of_a_damaged_large_batch_again(tmp_p
         _damage(disk.file(tmp_path / SEGMENT), begin, keep)
         for _ in range(starts):
             await (await open_log(tmp_path, disk=disk)).close()
-        (damage,) = (await repair(tmp_path, TP, clock=ManualClock(), cut=True, disk=disk)).damages
+        (damage,) = (await repair(tmp_path, TP, clock=ManualClock(), mend=True, disk=disk)).damages
         assert (damage.first_offset, damage.end_offset) == (1, 3)
         log, partition = await reopened(tmp_path, disk)
         assert (await partition.append(batch(b"next"))).base_offset == 3

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class DamagedStretch(msgspec.Struct, frozen=True):
-    """A stretch of a segment file that is lost."""
+    """A stretch of a segment file that is lost, or an offset or a leader epoch that is set right."""
 
     path: str
     position: int
@@ -30,6 +30,7 @@ class DamagedStretch(msgspec.Struct, frozen=True):
     lost_bytes: int
     kept_in: str | None
     markers: int
+    set_right: bool
 
 
 class Repaired(msgspec.Struct, frozen=True):
@@ -95,11 +96,11 @@ def repair(data: Path, yes: bool, topic: str, partition: int, as_json: bool) -> 
     from mainstem.core.logging import configure
     from mainstem.log.repair import repair as repair_partition
 
-    configure("log", level="error")
+    configure("log", level="critical")  # what the start finds is told below
     if not (data / "meta.properties").is_file():
         raise UserError(f"--data {data}: expected the directory of a log", hint="it holds a file meta.properties")
     where = TopicPartition(topic, partition)
-    found = asyncio.run(repair_partition(data, where, clock=SystemClock(), cut=yes))
+    found = asyncio.run(repair_partition(data, where, clock=SystemClock(), mend=yes))
     if as_json:
         click.echo(to_json(_repaired(where, found, done=yes)))
     else:
@@ -119,6 +120,7 @@ def _repaired(where: TopicPartition, found: "Repair", *, done: bool) -> Repaired
             each.lost_bytes,
             str(each.kept_in) if done and each.kept_in else None,
             len(each.markers),
+            bool(each.set_right),
         )
         for each in found.damages
     ]
@@ -132,6 +134,9 @@ def _tell_people(where: TopicPartition, found: "Repair", *, done: bool) -> None:
         return
     for damage in found.damages:
         click.echo(f"{where}: {damage.path}: damaged at byte {damage.position}: {damage.reason}")
+        if damage.set_right:
+            click.echo(f"{'set right' if done else 'would be set right'}: nothing of it is lost")
+            continue
         count = damage.end_offset - damage.first_offset
         offsets = f"offsets {damage.first_offset} to {damage.end_offset - 1} ({count})" if count else "no offsets"
         kept = f", kept in {damage.kept_in}" if done and damage.kept_in else ""
@@ -139,7 +144,7 @@ def _tell_people(where: TopicPartition, found: "Repair", *, done: bool) -> None:
         if damage.markers:
             click.echo(f"ends of transactions in there that are known: {len(damage.markers)}; they are written again")
     if not done:
-        click.echo("nothing was changed, --yes takes it out; what is whole stays, also what follows")
+        click.echo("nothing was taken out, --yes does it; what is whole stays, also what follows")
     for producer_id, offset in found.open_transactions.items():
         click.echo(
             f"the transaction of producer {producer_id} is open since offset {offset}; the log aborts it when it starts,"

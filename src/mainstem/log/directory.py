@@ -29,9 +29,12 @@ from mainstem.log.metadata import (
     list_files,
     open_directory_metadata,
     read_topic_id,
+    restore_topic_id,
 )
 from mainstem.log.partition import PartitionLog, Shared
+from mainstem.log.partition_recovery import PartitionRecovery
 from mainstem.log.recovery import recover
+from mainstem.log.redo import Changes
 from mainstem.log.segment import LOG, OpenFiles
 from mainstem.log.threads import FileThreads, WriterThread
 from mainstem.log.writeback import Writeback
@@ -210,16 +213,31 @@ class LogDirectory:
             self._files.forget(segment)
         self._disk.remove_tree(directory)
 
-    def forget_partition(self, topic_partition: TopicPartition) -> None:
-        """Leave it to the next start to read the partition from its segments, which a repair has changed."""
-        partition = self._partitions.pop(topic_partition)
-        partition.go_offline(StorageError(f"{topic_partition}: repaired"))
-        for segment in partition.segments:
+    def read_again(self, topic_partition: TopicPartition) -> PartitionLog:
+        """Read a partition from its segments, which a repair has changed (blocking); the next checkpoint says so.
+
+        Log start offset and leader epoch, which goes up, are those that were known: nothing else says them.
+
+        Raises:
+            CorruptData: the segments do not check out.
+            OSError: the disk refuses.
+        """
+        before = self._partitions[topic_partition]
+        before.go_offline(StorageError(f"{topic_partition}: repaired"))
+        for segment in before.segments:
             segment.retired = True
             self._files.forget(segment)
-        self._shared.look_ups.forget(partition.segments)
-        self._keys.discard((partition.topic_id, partition.number))
+        self._shared.look_ups.forget(before.segments)
+        restore_topic_id(self._disk, before.directory, before.topic_id)
+        partition = self._make_partition(topic_partition, before.topic_id)
+        partition.log_start_offset = before.log_start_offset
+        PartitionRecovery(partition, None, Changes()).run()
+        partition.start()
+        partition.raise_leader_epoch(before.leader_epoch + 1)
+        partition.expire_producers(self.config.producer_id_expiration_ms)
+        self._partitions[topic_partition] = partition
         self._checkpoints.forget(topic_partition)
+        return partition
 
     async def close(self) -> None:
         """Let what is queued reach the disk, write a checkpoint that says so, and let go of the directory."""

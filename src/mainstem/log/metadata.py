@@ -63,8 +63,17 @@ def create_files(disk: Disk, directory: Path, topic_id: UUID) -> None:
     if disk.exists(directory):  # a deleted topic's of the same name
         disk.remove_tree(directory)
     disk.make_directory(directory)
-    content = f"version: 0\ntopic_id: {encode_topic_id(topic_id)}\n"
-    disk.write_file(directory / PARTITION_METADATA, content.encode())
+    disk.write_file(directory / PARTITION_METADATA, _partition_metadata(topic_id))
+
+
+def restore_topic_id(disk: Disk, directory: Path, topic_id: UUID) -> None:
+    """The topic id in a partition's directory, where it is missing or damaged; durable on return (blocking)."""
+    if read_topic_id(disk, directory) != topic_id:
+        disk.write_atomically(directory / PARTITION_METADATA, _partition_metadata(topic_id))
+
+
+def _partition_metadata(topic_id: UUID) -> bytes:
+    return f"version: 0\ntopic_id: {encode_topic_id(topic_id)}\n".encode()
 
 
 def doomed_name(directory: Path) -> Path:

@@ -11,20 +11,23 @@ from its segments, with its producers and transactions.
 3. remove what is left of deleted segments, or a transaction would be open that ended in one that is gone;
 4. beginning with the last damage: keep its bytes, put what is whole behind it into a segment of its own, cut it off;
    where nothing follows, let an empty segment's name say where the log ends;
-5. close without the partition, open again, put back what only the checkpoint knew: log start offset, leader epoch.
+5. read the partition anew from its segments; log start offset and leader epoch are those that were known. All of that
+   is in one checkpoint, and before that a start finds the damage again.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
 from mainstem.core import Clock, TopicPartition, UserError
 from mainstem.log import checkpoint as checkpoints
-from mainstem.log import housekeeping
-from mainstem.log.config import LogConfig, TopicConfig
+from mainstem.log.config import LogConfig
 from mainstem.log.damage import Damage, find_damage, segment_files
 from mainstem.log.directory import LogDirectory
 from mainstem.log.disk import Disk, File, SystemDisk
+from mainstem.log.errors import StorageError
 from mainstem.log.partition import PartitionLog
 from mainstem.log.partition_recovery import UNFINISHED
 from mainstem.log.segment import LOG, SUFFIXES, file_name
@@ -46,16 +49,18 @@ class Repair(msgspec.Struct, frozen=True):
 
 
 async def repair(
-    path: Path, topic_partition: TopicPartition, *, clock: Clock, cut: bool, disk: Disk | None = None
+    path: Path, topic_partition: TopicPartition, *, clock: Clock, mend: bool, disk: Disk | None = None
 ) -> Repair:
-    """Find what is damaged of a partition and, with `cut`, take it out.
+    """Find what is damaged of a partition and, with `mend`, take it out.
 
     Raises:
         UnknownPartition: there is no such partition.
         LogDirectoryInUse: the log runs.
         CorruptFile: checkpoint or journal are damaged; no single partition is to blame.
+        StorageError: the disk refuses.
     """
     disk = disk or SystemDisk()
+    # 1. recover
     directory = await LogDirectory.open(path, LogConfig(), clock=clock, disk=disk)
     try:
         partition = directory.partitions.get(topic_partition)
@@ -63,23 +68,24 @@ async def repair(
             raise UnknownPartition(
                 f"{path}: no partition {topic_partition}", hint="its directories are named after them"
             )
+        # 2. find
         damages = tuple(find_damage(partition, disk, saved=_is_saved(topic_partition, path, disk)))
-        if not damages or not cut:
+        if not damages or not mend:
             return Repair(damages, {})
-        _remove_deleted(partition, disk)
-        for damage in reversed(damages):
-            _mend(damage, disk)
-        log_start, leader_epoch = partition.log_start_offset, partition.leader_epoch
-        directory.forget_partition(topic_partition)
-    finally:
-        await directory.close()
-    directory = await LogDirectory.open(path, LogConfig(), clock=clock, disk=disk)
-    try:
-        partition = directory.partitions[topic_partition]
-        partition.config = TopicConfig()
-        partition.raise_leader_epoch(leader_epoch + 1)
-        if log_start > partition.log_start_offset:
-            await housekeeping.delete_records(partition, log_start)
+        try:
+            # 3. and 4.
+            _remove_deleted(partition, disk)
+            for damage in reversed(damages):
+                _mend(damage, disk)
+            # 5. read anew
+            partition = directory.read_again(topic_partition)
+        except OSError as error:
+            raise StorageError(
+                f"{error.filename or partition.directory}: {error.strerror or error}: the repair is not done, and nothing"
+                " is lost that was not before",
+                hint="make room on the disk, say, then run it again",
+            ) from error
+        await directory.checkpoint()
         return Repair(damages, dict(partition.open_transactions))
     finally:
         await directory.close()
@@ -109,13 +115,19 @@ def _mend(damage: Damage, disk: Disk) -> None:
     and what is moved already where it has to be.
     """
     directory, path = damage.path.parent, damage.path
+    if damage.set_right:
+        file = disk.open(path)
+        file.write([damage.set_right], damage.position)
+        file.sync()
+        return
     disk.make_directory(directory)
     size = disk.file_size(path) if disk.exists(path) else 0
     goes_on = size if damage.goes_on is None else damage.goes_on
     if damage.kept_in is not None:
-        kept = disk.open(damage.kept_in, create=True)
-        _copy(disk.open(path), damage.position, goes_on, kept, 0)
-        kept.sync()
+        with _removed_if_it_fails(damage.kept_in, disk):
+            kept = disk.open(damage.kept_in, create=True)
+            _copy(disk.open(path), damage.position, goes_on, kept, 0)
+            kept.sync()
     moved = None
     if damage.markers or damage.position < goes_on < size:
         moved = directory / file_name(min([*damage.markers, damage.end_offset]), LOG)
@@ -131,14 +143,26 @@ def _mend(damage: Damage, disk: Disk) -> None:
 def _move(damage: Damage, start: int, end: int, to: Path, disk: Disk) -> None:
     """The markers, and what is whole behind the damage, into a segment of their own."""
     unfinished = to.with_name(to.name + UNFINISHED)
-    target = disk.open(unfinished, create=True)
-    target.truncate(0)  # what a crash has left of it
-    markers = b"".join(marker for _, marker in sorted(damage.markers.items()))
-    target.write([markers], 0)
-    if start < end:
-        _copy(disk.open(damage.path), start, end, target, len(markers))
-    target.sync()
+    with _removed_if_it_fails(unfinished, disk):
+        target = disk.open(unfinished, create=True)
+        target.truncate(0)  # what a crash has left of it
+        markers = b"".join(marker for _, marker in sorted(damage.markers.items()))
+        target.write([markers], 0)
+        if start < end:
+            _copy(disk.open(damage.path), start, end, target, len(markers))
+        target.sync()
     disk.rename(unfinished, to)
+
+
+@contextmanager
+def _removed_if_it_fails(path: Path, disk: Disk) -> Iterator[None]:
+    """A full disk has the more room for it the next time."""
+    try:
+        yield
+    except OSError:
+        with suppress(OSError):
+            disk.unlink(path)
+        raise
 
 
 def _copy(source: File, start: int, end: int, target: File, position: int) -> None:

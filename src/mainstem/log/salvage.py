@@ -5,17 +5,29 @@ from collections.abc import Iterator
 from mainstem.log.disk import File
 from mainstem.log.segment import OFFSETS
 from mainstem.records import BatchHeader, CorruptBatch, decode_header
-from mainstem.records.batch import BEFORE_LENGTH_COUNTS, HEADER, MAGIC_AT, OFFSET_AND_LENGTH
+from mainstem.records.batch import (
+    BEFORE_LENGTH_COUNTS,
+    COMPRESSION_MASK,
+    CONTROL,
+    HAS_DELETE_HORIZON,
+    HEADER,
+    MAGIC_AT,
+    OFFSET_AND_LENGTH,
+    TIMESTAMP_IS_APPEND_TIME,
+    TRANSACTIONAL,
+    unpack_header,
+)
 
 _WINDOW_BYTES = 1 << 20
 _MAGIC = b"\x02"
+_ATTRIBUTES = COMPRESSION_MASK | TIMESTAMP_IS_APPEND_TIME | TRANSACTIONAL | CONTROL | HAS_DELETE_HORIZON
 
 
 def find_batches(file: File, base_offset: int, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
     """Every whole batch of the segment from `base_offset` on in the bytes [start, end), with its position (blocking).
 
-    Where one does not check out, the next is looked for where its length leads, and if there is none, at every byte
-    behind its beginning: one that is found within another's records counts then.
+    Where one does not check out, the next is looked for where its length leads, also over others that do not, and if
+    there is none, at every byte behind its beginning: one that is found within another's records counts then.
     """
     segment = _Segment(file, base_offset, end)
     position = start
@@ -26,6 +38,11 @@ def find_batches(file: File, base_offset: int, start: int, end: int) -> Iterator
         else:
             yield position, header
             position += header.size
+
+
+def whole_batch(file: File, base_offset: int, position: int, end: int) -> BatchHeader | None:
+    """The batch of that segment that begins there, if it checks out (blocking)."""
+    return _Segment(file, base_offset, end).whole_batch(position)
 
 
 class _Segment:
@@ -45,10 +62,13 @@ class _Segment:
     def next_batch(self, position: int) -> int:
         """Where the next whole one begins, behind the one at `position` that is none; `end` without one."""
         window = self.file.read(HEADER.size, position)
-        if len(window) == HEADER.size:
-            following = position + _size_of(window, 0)
-            if following > position and self.whole_batch(following) is not None:
+        size = _size_of(window, 0) if len(window) == HEADER.size else 0
+        following = position
+        while 0 < size <= self.end - following:
+            following += size
+            if self.whole_batch(following) is not None:
                 return following
+            size = self._size(self.file.read(HEADER.size, following), 0, self.end - following)
         position += 1
         while position + HEADER.size <= self.end:
             window = self.file.read(min(_WINDOW_BYTES, self.end - position), position)
@@ -63,7 +83,7 @@ class _Segment:
         magic = window.find(_MAGIC, MAGIC_AT)
         while magic >= 0:
             at = magic - MAGIC_AT
-            if self._size(window, at, most - at):
+            if self._size(window, at, most - at) and _is_sane(window, at):
                 yield at
             magic = window.find(_MAGIC, magic + 1)
 
@@ -86,3 +106,19 @@ class _Segment:
 
 def _size_of(window: bytes, at: int) -> int:
     return int(OFFSET_AND_LENGTH.unpack_from(window, at)[1]) + BEFORE_LENGTH_COUNTS
+
+
+def _is_sane(window: bytes, at: int) -> bool:
+    """Whether the header that begins there says nothing that none says; what does is not read for its CRC.
+
+    Somebody's records may be full of what looks like the beginning of one.
+    """
+    if len(window) < at + HEADER.size:
+        return True
+    header = unpack_header(window, at)
+    numbers = (header.producer_id, header.producer_epoch, header.base_sequence, header.leader_epoch)
+    return (
+        not header.attributes & ~_ATTRIBUTES
+        and 0 <= header.count <= header.last_offset - header.base_offset + 1
+        and min(numbers) >= -1
+    )
