@@ -53,7 +53,9 @@ def test_one_that_no_block_holds_runs_until_it_is_closed(child):
 
 def test_what_a_log_has_that_does_not_run_or_is_none_of_a_process_is_told(tmp_path):
     not_started = mainstem.embedded(data=tmp_path)
-    with pytest.raises(AttributeError, match=r"has no 'bootstrap': it has not been started, with mainstem\.embedded"):
+    with pytest.raises(
+        AttributeError, match=r"has no 'bootstrap': the log that it starts has one, with mainstem\.embedded"
+    ):
         _ = not_started.bootstrap
     with pytest.raises(AttributeError, match=r"has no 'boostrap'$"):
         _ = not_started.boostrap
@@ -185,6 +187,22 @@ def test_a_topic_is_made_with_its_settings():
             log.create_topic("orders")
         with pytest.raises(TopicRefused, match=r"^topic others: INVALID_CONFIG: Unknown topic config name: speed$"):
             log.create_topic("others", config={"speed": "high"})
+        for given, said in (
+            ((5,), "its name as a str"),
+            (("a", "3"), "1 to 10000 partitions, found '3'"),
+            (("a", 1, ["b"]), "config as a dict"),
+        ):
+            with pytest.raises(TopicRefused, match=f"expected {said}"):
+                log.create_topic(*given)
+
+
+def test_a_hint_is_read_where_nobody_catches_the_error(tmp_path):
+    """As in somebody's own tests: only the message was seen, and not what to do."""
+    (tmp_path / "file").touch()
+    program = f"import mainstem\nmainstem.embedded({str(tmp_path / 'file')!r}).open()"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False).stderr
+    assert said.splitlines()[-1] == "choose another directory"
+    assert "expected a directory to write to: found a file" in said.splitlines()[-2]
 
 
 def test_the_package_itself_has_what_a_program_names_and_imports_it_then():

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from mainstem.broker.config import MOST_PARTITIONS, BrokerConfig
 from mainstem.broker.node import serving
+from mainstem.core import MainstemError
 from mainstem.core.address import format_address
 from mainstem.core.config import BadSetting, convert
 from mainstem.core.logging import configure
@@ -86,8 +87,13 @@ class EmbeddedLog:
         if self._ended:
             raise BrokerUnavailable(f"{self.bootstrap}: the log has ended", hint=_OVER)
 
-        if not 1 <= partitions <= MOST_PARTITIONS:  # of some, confluent-kafka makes errors of its own
-            raise TopicRefused(f"topic {name}: expected 1 to {MOST_PARTITIONS} partitions, found {partitions}")
+        # Of some, confluent-kafka makes errors of its own.
+        if not isinstance(name, str):
+            raise TopicRefused(f"topic {name!r}: expected its name as a str, found {type(name).__name__}")
+        if not isinstance(partitions, int) or not 1 <= partitions <= MOST_PARTITIONS:
+            raise TopicRefused(f"topic {name}: expected 1 to {MOST_PARTITIONS} partitions, found {partitions!r}")
+        if not isinstance(config or {}, Mapping):
+            raise TopicRefused(f"topic {name}: expected config as a dict of Kafka's names, found {config!r}")
         try:
             self._create(NewTopic(name, partitions, replication_factor=1, config=dict(config or {})))
         except KafkaException as error:
@@ -238,7 +244,9 @@ class Embedded(Generic[LogT]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            hint = f": it has not been started, {_STARTED}" if name in _OF_A_LOG or name in vars(ChildLog) else ""
+            hint = (
+                f": the log that it starts has one, {_STARTED}" if name in _OF_A_LOG or name in vars(ChildLog) else ""
+            )
             raise AttributeError(f"{type(self).__name__} has no {name!r}{hint}", name=name, obj=self)
 
     def open(self) -> LogT:
@@ -248,10 +256,15 @@ class Embedded(Generic[LogT]):
             LogDirectoryInUse: `data` belongs to another process (`child`: NotStarted, with what it says).
             AddressInUse: the port that was asked for is taken (`child`: NotStarted).
         """
-        return self._start()
+        try:
+            return self._start()
+        except MainstemError as error:
+            if error.hint:  # whoever lets it pass, as a test of his own does, reads it below the message
+                error.add_note(error.hint)
+            raise
 
     def __enter__(self) -> LogT:
-        log = self._start()
+        log = self.open()
         self._of_thread.logs = [*getattr(self._of_thread, "logs", ()), log]
         return log
 

@@ -267,7 +267,7 @@ def test_a_port_of_a_listener_in_use_names_its_setting(tmp_path):
             with pytest.raises(listeners.AddressInUse, match="is in use") as refused:
                 async with running(tmp_path, SystemClock(), config):
                     pass
-            assert "[broker.listeners.out] port" in (refused.value.hint or "")
+            assert "port of [broker.listeners.out]" in (refused.value.hint or "")
 
     asyncio.run(check())
 

@@ -12,9 +12,10 @@ from mainstem.broker.errors import InvalidPartitions, InvalidTopicName, TopicAlr
 from mainstem.broker.facts import METADATA
 from mainstem.core import ManualClock, TopicPartition
 from mainstem.log import BatchTooLarge, InvalidTopicConfig, StorageError, TopicConfig
+from mainstem.log.repair import repair
 from mainstem.wire.errors import Code
 from tests.log.simulated_disk import SimulatedDisk
-from tests.log.support import batch
+from tests.log.support import batch, values
 from tests.support.broker import Client, crashed, restarted, running, start, stop
 
 
@@ -339,21 +340,54 @@ def test_a_full_disk_ends_the_log_for_its_own_topics_alone(tmp_path):
     run(check())
 
 
-def test_records_that_no_metadata_names_are_kept(tmp_path):
-    """The metadata may be what is lost: a start deleted every partition that it did not name."""
+def test_records_that_no_metadata_names_are_a_topic_again(tmp_path):
+    """The metadata may be what is lost: a start deleted every partition that it did not name, and later kept them where
+    nobody could read them.
+    """
     lost = tmp_path / "lost"
 
     async def check() -> None:
         async with running(tmp_path / "whole", ManualClock()) as broker:
-            topic = await broker.topics.create("t", 1, {})
-            await topic.logs[0].append(batch(b"precious"))
+            topic = await broker.topics.create("t", 3, {"retention.ms": "5"})
+            await topic.logs[1].append(batch(b"precious"))
         lost.mkdir()
-        shutil.copytree(tmp_path / "whole" / "t-0", lost / "t-0")
+        for number in (1, 2):
+            shutil.copytree(tmp_path / "whole" / f"t-{number}", lost / f"t-{number}")
         for _ in range(2):
             async with running(lost, ManualClock()) as broker:
-                assert broker.topics.get("t") is None
-                with pytest.raises(TopicAlreadyExists, match="records of a topic 't' are there"):
-                    await broker.topics.create("t", 1, {})
-            assert next((lost / "t-0").glob("*.log")).stat().st_size > 0
+                found = broker.topics.by_name("t")
+                assert (found.topic_id, len(found.logs)) == (topic.topic_id, 3)
+                assert found.config == {"retention.ms": "-1"}  # nothing of it goes before somebody has said what may
+                assert await values(found.logs[1]) == [b"precious"]
+
+    run(check())
+
+
+def test_a_log_whose_metadata_is_lost_goes_on_after_a_repair(tmp_path):
+    """It was refused, or knew a topic no more, and committed offsets of it were deleted."""
+
+    async def check() -> None:
+        async with running(tmp_path, ManualClock()) as broker:
+            topic = await broker.topics.create("t", 2, {})
+            await topic.logs[0].append(batch(b"a", b"b"))
+            client = await Client.connect(broker)
+            commit = [{"name": "t", "partitions": [{"partition_index": 0, "committed_offset": 2}]}]
+            answer = await client.call(8, 8, group_id="g", topics=commit)
+            assert answer.topics[0].partitions[0].error_code == Code.none
+            client.close()
+        for file in (tmp_path / str(METADATA)).glob("*.log"):
+            file.unlink()
+        assert (await repair(tmp_path, METADATA, clock=ManualClock(), mend=True)).damages
+        for _ in range(2):
+            async with running(tmp_path, ManualClock()) as broker:
+                found = broker.topics.by_name("t")
+                assert (found.topic_id, len(found.logs)) == (topic.topic_id, 2)
+                assert await values(found.logs[0]) == [b"a", b"b"]
+                assert broker.topics.by_name("__consumer_offsets").internal
+                client = await Client.connect(broker)
+                asked = [{"name": "t", "partition_indexes": [0]}]
+                answer = await client.call(9, 7, group_id="g", topics=asked)
+                assert answer.topics[0].partitions[0].committed_offset == 2
+                client.close()
 
     run(check())

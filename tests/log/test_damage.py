@@ -108,6 +108,21 @@ def test_an_offset_that_does_not_fit_is_set_right(tmp_path, number, flipped):
     run(test())
 
 
+@pytest.mark.parametrize("flipped", [1, 3, 4, 64])
+@pytest.mark.parametrize("number", [1, 2])
+def test_an_offset_behind_a_damaged_batch_is_set_right_too(tmp_path, number, flipped):
+    """It was taken for what it said, and records were found at offsets that were not theirs."""
+
+    async def test():
+        starts = await fill(tmp_path, b"a", b"b", b"c", b"d")
+        change(tmp_path, starts[number] + RECORDS)
+        change(tmp_path, starts[number + 1] + OFFSET, flipped)
+        assert await found(tmp_path) == [(number, number + 1, starts[1]), (number + 1, number + 1, 0)]
+        assert await left(tmp_path) == {n: b"abcd"[n : n + 1] for n in range(4) if n != number}
+
+    run(test())
+
+
 @pytest.mark.parametrize("byte", [5, OFFSET])
 @pytest.mark.parametrize("number", [1, 2])
 def test_an_offset_that_nothing_confirms_costs_its_batch_alone(tmp_path, number, byte):

@@ -1,5 +1,7 @@
 """What is damaged of a partition is taken out and kept aside; what is whole stays, before it and behind."""
 
+import errno
+
 import pytest
 import structlog
 
@@ -35,6 +37,10 @@ def damage(path, base, how):
     else:
         data[{"first batch": 100, "second batch": 400, "offset": 300}[how]] ^= 1
         file.write_bytes(data)
+
+
+async def _close_as_the_dead(log):
+    abandon(log)
 
 
 async def offsets_and_end(path):
@@ -104,7 +110,7 @@ def test_a_repair_that_is_broken_off_and_done_again_loses_nothing_of_what_it_kep
         (told,) = (await repair(tmp_path, TP, clock=ManualClock(), mend=False)).damages
         with monkeypatch.context() as patch:
             patch.setattr(f"mainstem.log.repair.{step}", cut_the_power)
-            patch.setattr(LogDirectory, "close", close_as_the_dead)
+            patch.setattr(LogDirectory, "close", _close_as_the_dead)
             with pytest.raises(PowerCut):
                 await repair(tmp_path, TP, clock=ManualClock(), mend=True)
         kept = cut[1][told.position : told.position + told.lost_bytes]
@@ -117,9 +123,6 @@ def test_a_repair_that_is_broken_off_and_done_again_loses_nothing_of_what_it_kep
             assert again.kept_in.read_bytes().startswith(kept)
         assert told.kept_in.read_bytes() == kept
         assert await offsets_and_end(tmp_path) == ([n for n in range(12) if n != 4], 12)
-
-    async def close_as_the_dead(log):
-        abandon(log)
 
     run(test())
 
@@ -139,6 +142,70 @@ def test_deleted_records_stay_deleted_and_the_leader_epoch_rises(tmp_path):
         assert [b.last_sequence for b in partition.producer(1).batches] == [8, 9, 10, 11]  # a gap is before them
         await log.close()
         assert await offsets_and_end(tmp_path) == ([4, 5, 6, 8, 9, 10, 11], 12)
+
+    run(test())
+
+
+@pytest.mark.parametrize("step", ["LogDirectory.read_again", "LogDirectory.checkpoint"])
+def test_deleted_records_stay_deleted_when_a_repair_is_killed(tmp_path, monkeypatch, step):
+    """Between two checkpoints the log start offset was nowhere: the next repair found no damage, and they were back."""
+
+    async def test():
+        await fill(tmp_path, deleted=4)
+        damage(tmp_path, 6, "second batch")
+
+        def kill(*_):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(f"mainstem.log.repair.{step}", kill)
+            patch.setattr(LogDirectory, "close", _close_as_the_dead)
+            with pytest.raises(KeyboardInterrupt):
+                await repair(tmp_path, TP, clock=ManualClock(), mend=True)
+        await repair(tmp_path, TP, clock=ManualClock(), mend=True)
+        assert await offsets_and_end(tmp_path) == ([4, 5, 6, 8, 9, 10, 11], 12)
+
+    run(test())
+
+
+def test_the_topic_id_is_there_again(tmp_path):
+    """Without it the repair ended in a traceback, and the next start took the partition for somebody's directory."""
+
+    async def test():
+        await fill(tmp_path)
+        damage(tmp_path, 3, "second batch")
+        metadata = tmp_path / "orders-0" / "partition.metadata"
+        before = metadata.read_bytes()
+        metadata.unlink()
+        assert (await repair(tmp_path, TP, clock=ManualClock(), mend=True)).damages
+        assert metadata.read_bytes() == before
+        assert await offsets_and_end(tmp_path) == ([n for n in range(12) if n != 4], 12)
+
+    run(test())
+
+
+def test_a_full_disk_is_told_and_the_repair_can_be_done_again(tmp_path):
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        for n in range(4):
+            await partition.append(batch(b"%02d" % n + b"v" * 200))
+        await log.close()
+        file = disk.file(tmp_path / "orders-0" / f"{0:020d}.log")
+        file.data[len(file.data) // 4 + 100] ^= 1
+        for suffix in (".lost", ".log.new"):
+            disk.refuse("write", errno.ENOSPC, suffix)
+            with pytest.raises(StorageError, match="nothing is lost that was not before") as told:
+                await repair(tmp_path, TP, clock=ManualClock(), mend=True, disk=disk)
+            assert "run it again" in told.value.hint
+            disk.refusals.clear()
+            assert not [each for each in disk.list(tmp_path / "orders-0") if each.name.endswith(".new")]
+        assert (await repair(tmp_path, TP, clock=ManualClock(), mend=True, disk=disk)).damages
+        log = await open_log(tmp_path, disk=disk)
+        assert [int(value[:2]) for value in await values(log.partitions[TP])] == [0, 2, 3]
+        await log.close()
 
     run(test())
 

@@ -583,7 +583,7 @@ def test_it_goes_on_when_nobody_reads_what_it_says(project, tmp_path):
 @pytest.mark.parametrize(
     ("option", "mended_by"),
     [
-        ("--listen", ": --listen, or [broker] port"),
+        ("--listen", ": port of [broker], or --listen"),
         ("--gateway", ": --gateway, or [gateway] listen"),
         (None, ": --gateway, or [gateway] listen"),  # it is the setting's
     ],

@@ -202,7 +202,7 @@ def _bound(family: int, address: tuple[object, ...]) -> socket.socket:
 def _cannot_listen(name: str, host: str, port: int, error: OSError) -> AddressInUse:
     first = name == FIRST_LISTENER
     if error.errno == errno.EADDRINUSE:
-        setting = "--listen, or [broker] port" if first else f"[broker.listeners.{name}] port"
+        setting = "port of [broker], or --listen" if first else f"port of [broker.listeners.{name}]"
         return AddressInUse(
             f"{format_address(host, port)} is in use",
             hint=f"stop the process that listens there, or choose another port: {setting}",

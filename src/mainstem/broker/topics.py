@@ -3,7 +3,8 @@
 It is kept as facts (`broker.facts`): a create, alter or delete is durable when it returns.
 
 Creating a topic: 1. its partitions, 2. the record. Deleting: 1. the record's tombstone, 2. the partitions. A crash in
-between leaves partitions that no record names; `load` removes those that are empty, or whose tombstone it finds.
+between leaves partitions that no record names; `load` removes those that are empty, or whose tombstone it finds. Others
+are of a topic whose record is lost: it is made again.
 """
 
 import asyncio
@@ -29,6 +30,8 @@ from mainstem.log import LogDirectory, PartitionLog, StorageError, TopicConfig
 
 _REMOVED_AT_ONCE = 100  # more would hold up the event loop: each is renamed there
 _MOST_TOLD = 100
+
+COORDINATOR_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 
 ChangeConfig: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str]]
 """The settings of a topic, made of those that it has when its turn has come."""
@@ -65,7 +68,7 @@ class Topics:
         self._by_id: dict[UUID, Topic] = {}
         self._by_id_bytes: dict[bytes, Topic] = {}
         self.facts: Facts
-        self._kept: set[str] = set()  # names of topics whose records are there, and no metadata
+        self._kept: dict[str, list[PartitionLog]] = {}  # by topic: its records are there, and no metadata
         self._defaults: TopicConfig | None = None
         self._told_refusals: set[str] = set()
         self._changing = asyncio.Lock()  # one change at a time: names, ids and collisions are checked against the rest
@@ -85,7 +88,7 @@ class Topics:
         for key, fact in facts.items():
             if key.startswith("topic:") and fact is not None:
                 await self._open(key.removeprefix("topic:"), fact)
-        await self._remove_orphans(deleted)
+        await self._look_after_orphans(deleted)
         return self
 
     def __len__(self) -> int:
@@ -232,6 +235,8 @@ class Topics:
             StorageError: the disk refused; what was made of it is removed again.
         """
         async with self._changing:
+            if internal and (found := self._kept.pop(name, None)) is not None:
+                return await self._adopt(name, found, partitions, config, internal=True)
             settings = self.check_new(name, partitions, config, internal=internal)
             topic = Topic(name, uuid4(), config, internal=internal)
             topic.logs = await self._create_partitions(topic, partitions, settings)
@@ -361,17 +366,19 @@ class Topics:
 
     async def _open(self, name: str, fact: dict[str, Any]) -> None:
         topic = Topic(name, UUID(fact["id"]), fact["config"], internal=fact["internal"])
-        settings = TopicConfig.from_kafka(topic.config)
-        for number in range(fact["partitions"]):
-            topic_partition = TopicPartition(name, number)
+        await self._open_partitions(topic, fact["partitions"], TopicConfig.from_kafka(topic.config))
+        self._add(topic)
+
+    async def _open_partitions(self, topic: Topic, count: int, settings: TopicConfig) -> None:
+        for number in range(count):
+            topic_partition = TopicPartition(topic.name, number)
             partition_log = self._directory.partitions.get(topic_partition)
             if partition_log is None:  # its record was durable, so it was there: somebody removed the directory
-                log.error("partition_missing", topic=name, partition=number)
+                log.error("partition_missing", topic=topic.name, partition=number)
                 partition_log = await self._directory.create_partition(topic_partition, topic.topic_id, settings)
             partition_log.config = settings
             partition_log.fail_stop = topic.internal
             topic.logs.append(partition_log)
-        self._add(topic)
 
     def _add(self, topic: Topic) -> None:
         self.version += 1
@@ -382,24 +389,43 @@ class Topics:
         self._by_id[topic.topic_id] = topic
         self._by_id_bytes[topic.topic_id.bytes] = topic
 
-    async def _remove_orphans(self, deleted: set[str]) -> None:
+    async def _look_after_orphans(self, deleted: set[str]) -> None:
         """Remove what a crash left of a creation (empty) or of a deletion (its tombstone is there).
 
-        Records that nobody asked to delete stay where they are: the metadata may be what is damaged.
+        Records that nobody asked to delete are those of a topic whose metadata was lost, to damage and a repair: it is
+        one again, without its settings. Coordinators say what theirs are.
         """
         known = {METADATA} | {each.topic_partition for topic in self._by_name.values() for each in topic.logs}
-        removed = []
-        for topic_partition in set(self._directory.partitions) - known:
-            found = self._directory.partitions[topic_partition]
-            facts = {"topic": topic_partition.topic, "partition": topic_partition.partition}
-            if topic_partition.topic in deleted or (found.error is None and found.log_end_offset == 0):
-                log.warning("orphan_removed", **facts)
-                removed.append(topic_partition)
+        orphans: dict[str, list[PartitionLog]] = {}
+        for topic_partition in sorted(set(self._directory.partitions) - known):
+            orphans.setdefault(topic_partition.topic, []).append(self._directory.partitions[topic_partition])
+        for name, found in orphans.items():
+            left = [each for each in found if each.error is not None or each.log_end_offset]
+            if not left or name in deleted:
+                log.warning("orphan_removed", topic=name, partitions=[each.number for each in found])
+                await self._remove([each.topic_partition for each in found])
+            elif name in self._by_name or len({each.topic_id for each in found}) > 1:
+                directories = ", ".join(str(each.directory) for each in found)
+                hint = f"restore {METADATA}, or move away what is not the topic's"
+                log.error("orphan_kept", topic=name, directories=directories, hint=hint)
+                self._kept[name] = found
+            elif name in COORDINATOR_TOPICS:
+                self._kept[name] = found
             else:
-                hint = f"restore {METADATA}, or move {found.directory} away"
-                log.error("orphan_kept", **facts, log_end_offset=found.log_end_offset, hint=hint)
-                self._kept.add(topic_partition.topic)
-        await self._remove(removed)
+                await self._adopt(name, found, 1, {"retention.ms": "-1"}, internal=False)
+
+    async def _adopt(
+        self, name: str, found: list[PartitionLog], partitions: int, config: dict[str, str], *, internal: bool
+    ) -> Topic:
+        """Make a topic of the partitions that are there, and of `partitions` at least; durable on return."""
+        topic = Topic(name, found[0].topic_id, config, internal=internal)
+        count = max(partitions, *(each.number + 1 for each in found))
+        await self._open_partitions(topic, count, TopicConfig.from_kafka(config))
+        await self._put(f"topic:{name}", _fact(topic))
+        self._add(topic)
+        hint = "set its settings again; until then it keeps all its records" if not internal else ""
+        log.warning("topic_adopted", topic=name, partitions=count, settings=config, hint=hint)
+        return topic
 
 
 def _fact(topic: Topic, *, partitions: int | None = None, config: dict[str, str] | None = None) -> dict[str, Any]:

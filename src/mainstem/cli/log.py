@@ -143,6 +143,8 @@ def _tell_people(where: TopicPartition, found: "Repair", *, done: bool) -> None:
         click.echo(f"{'lost' if done else 'would be lost'}: {offsets}, {damage.lost_bytes} bytes{kept}")
         if damage.markers:
             click.echo(f"ends of transactions in there that are known: {len(damage.markers)}; they are written again")
+    if where.topic == "__mainstem_metadata" and any(each.first_offset < each.end_offset for each in found.damages):
+        click.echo("it has topics, their settings, users, rights and quotas: what was in there has to be set again")
     if not done:
         click.echo("nothing was taken out, --yes does it; what is whole stays, also what follows")
     for producer_id, offset in found.open_transactions.items():

@@ -2,16 +2,17 @@
 
 A segment is read from its beginning. Where a batch does not check out, or bytes are missing that were durable, the next
 one that does is looked for (`salvage`), with offsets that are not given yet: what lies between is lost. Offsets and
-leader epochs no CRC covers. Where compaction has left no gaps, and the batch behind fits, a wrong offset is set right;
+leader epochs no CRC covers. Where compaction has left no gaps, an offset is what most of the batches behind say of it;
 else of two that contradict each other the later one counts. An epoch is set right by those around it.
 
     offsets 10-14 │ bad CRC │ 17-19          15 and 16 are lost
             10-14 │ 79-80   │ 17-19          79 is set right: it is 15
-            10-14 │ 79-80   │ bad CRC        79 does not fit: all behind 14 is lost, until something fits again
+            10-14 │ 79-80   │ bad CRC        79 and 80 are taken out: nothing says what they were
 """
 
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator
 from itertools import count
 from operator import itemgetter
@@ -30,6 +31,8 @@ from mainstem.records import BatchHeader
 from mainstem.records.batch import OFFSET_AND_LENGTH, PREFIX
 
 LOST = ".lost"
+_WITNESSES = 4
+"""So many of those behind a batch are asked what its offset is."""
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -188,16 +191,12 @@ class _Search:
 
     def _with_offset(self, file: _File, batch: _Batch, expected: int) -> _Batch:
         """The batch with the offset that it has to have, if what follows says so; BadBatch if not."""
-        header = batch.header
-        reason = f"offset {header.base_offset}, expected {expected}" + ("" if file.is_dense else " or later")
-        last, behind = expected + header.last_offset - header.base_offset, batch.position + header.size
-        after = whole_batch(file.segment.file, file.segment.base_offset, behind, file.size)
-        follows = after.base_offset if after is not None else file.limit if behind == file.size else -1
-        if not file.is_dense or follows != last + 1:
+        reason = f"offset {batch.header.base_offset}, expected {expected}" + ("" if file.is_dense else " or later")
+        moved = _by_what_follows(file, batch.position, batch.header) if file.is_dense else batch.header
+        if moved.base_offset != expected:
             raise BadBatch(reason, batch.position)
         right = expected.to_bytes(8, "big")
         self._set_right(file, batch.position, reason, expected, right)
-        moved = msgspec.structs.replace(header, base_offset=expected, last_offset=last)
         return _Batch(batch.position, moved, memoryview(right + bytes(batch.data[len(right) :])))
 
     def _count(self, file: _File, batch: _Batch) -> None:
@@ -228,7 +227,8 @@ class _Search:
         other the later one.
         """
         best = None
-        for at, header in _whole_batches(file, position):
+        for at, found in _whole_batches(file, position):
+            header = _by_what_follows(file, at, found) if file.is_dense else found
             if self.expected <= header.base_offset and header.next_offset <= file.limit:
                 if best is not None and header.base_offset >= best[1].next_offset:
                     break
@@ -290,6 +290,28 @@ class _Epochs:
             right = known if self._last <= known and (following is None or known <= most) else right
         self._last = right
         return right
+
+
+def _by_what_follows(file: _File, position: int, header: BatchHeader) -> BatchHeader:
+    """The batch there with the offset that most say of those that follow it without a gap, the end of the segment, as
+    it was known, among them; where as many say one as the other, the later ones count.
+    """
+    assert file.known is not None
+    votes, found, count = [header.base_offset], header, 0
+    for _ in range(_WITNESSES):
+        count += found.last_offset - found.base_offset + 1
+        position += found.size
+        if position == file.known.size:
+            votes += [file.known.next_offset - count] * 2
+            break
+        behind = whole_batch(file.segment.file, file.segment.base_offset, position, file.size)
+        if behind is None:
+            break
+        found = behind
+        votes.append(found.base_offset - count)
+    ((offset, _),) = Counter(reversed(votes)).most_common(1)
+    last = offset + header.last_offset - header.base_offset
+    return msgspec.structs.replace(header, base_offset=offset, last_offset=last)
 
 
 def _fits(file: _File, header: BatchHeader, expected: int) -> bool:

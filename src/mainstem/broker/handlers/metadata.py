@@ -16,10 +16,9 @@ from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.handlers.create_topics import CLUSTER_METADATA, check_create
 from mainstem.broker.metadata import NOT_ASKED, cluster_operations, describe_node, describe_topic
 from mainstem.broker.security.acls import DESCRIBE, TOPIC
+from mainstem.broker.topics import COORDINATOR_TOPICS
 from mainstem.core import MainstemError
 from mainstem.wire.errors import Code, code_of
-
-COORDINATOR_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 
 
 def _failure(request: Any, code: int) -> dict[str, Any]:
