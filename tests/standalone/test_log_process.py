@@ -65,6 +65,10 @@ def test_the_directory_of_a_log_is_made_and_that_of_a_project_refused(tmp_path):
     with pytest.raises(UserError, match="found the data directory of a project"):
         log_directory(tmp_path)
     (tmp_path / "file").touch()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "nothing")
+    with pytest.raises(UserError, match=r"expected a directory to write to: found a link to nothing$"):
+        log_directory(link)
     with pytest.raises(UserError, match=r"expected a directory to write to: found a file$"):
         log_directory(tmp_path / "file" / "log")
 

@@ -25,7 +25,10 @@ def make_directory(path: Path) -> None:
 
 def why_no_directory(error: OSError) -> str:
     """Why nothing can be written to what should be a directory; the system's words for a file there mislead."""
-    return "found a file" if error.errno in (errno.EEXIST, errno.ENOTDIR) else error.strerror or str(error)
+    if error.errno not in (errno.EEXIST, errno.ENOTDIR):
+        return error.strerror or str(error)
+    path = None if error.filename is None else Path(error.filename)
+    return "found a link to nothing" if path and path.is_symlink() and not path.exists() else "found a file"
 
 
 def check_regular(path: Path | str) -> os.stat_result:
