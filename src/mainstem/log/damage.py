@@ -193,7 +193,7 @@ class _Search:
         """The batch with the offset that it has to have, if what follows says so; BadBatch if not."""
         reason = f"offset {batch.header.base_offset}, expected {expected}" + ("" if file.is_dense else " or later")
         moved = _by_what_follows(file, batch.position, batch.header) if file.is_dense else batch.header
-        if moved.base_offset != expected:
+        if moved.base_offset != expected or moved.next_offset > file.limit:
             raise BadBatch(reason, batch.position)
         right = expected.to_bytes(8, "big")
         self._set_right(file, batch.position, reason, expected, right)
