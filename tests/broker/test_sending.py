@@ -279,10 +279,15 @@ def test_what_comes_back_from_the_disk_while_it_waits_for_the_client_is_not_sent
             log, content = await filled(broker)
             reader, writer = await asyncio.open_connection(broker.host, broker.port, limit=4_096)
             writer.write(fetch())
-            await until(lambda: any(c._writing_paused for c in broker.connections), "it is stuck")
+            await until(lambda: len(broker.connections) == 1, "it is connected")
             (connection,) = broker.connections
+
+            def left():
+                return [each for each in connection._unsent if isinstance(each, FileSlice)]
+
+            await until(lambda: connection._writing_paused and left(), "it is stuck amid the file")
             (segment,) = log.segments
-            last = [each for each in connection._unsent if isinstance(each, FileSlice)][-1]
+            last = left()[-1]
             with segment.path.open("r+b") as file:
                 file.seek(last.position + 10_000)
                 file.write(b"damaged")
