@@ -108,6 +108,28 @@ def test_transactions_end_as_they_did(tmp_path, story, damaged, expected, killed
     run(test())
 
 
+@pytest.mark.parametrize("flipped", [1, 2, 32])
+def test_an_end_that_is_written_again_is_of_the_right_leader_epoch(tmp_path, flipped):
+    """That of the batch before it was damaged, too."""
+
+    async def test():
+        log = await open_log(tmp_path)
+        await (await log.create_partition(TP, TOPIC_ID, TopicConfig())).append(batch(b"0"))
+        log.partitions[TP].raise_leader_epoch(2)
+        await log.partitions[TP].append(sequenced(b"a", sequence=0, transactional=True))
+        await log.partitions[TP].append_marker(1, 0, commit=False, coordinator_epoch=0)
+        await log.partitions[TP].append(batch(b"z"))
+        await log.close()
+        damage(tmp_path, 2)
+        file = tmp_path / str(TP) / file_name(0, LOG)
+        data = bytearray(file.read_bytes())
+        data[len(batch(b"0")) + 15] ^= flipped
+        file.write_bytes(data)
+        assert await repaired(tmp_path) == (1, ["0", "z"], [])
+
+    run(test())
+
+
 def test_where_only_the_checkpoint_knew_a_transaction_stays_open_and_that_is_told(tmp_path):
     async def test():
         await write(tmp_path, [(1, "a"), (1, COMMIT), (0, "z")])

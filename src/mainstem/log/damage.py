@@ -211,6 +211,7 @@ class _Search:
         file, batch = self.unjudged
         header = batch.header
         right = self.epochs.of(header, following)
+        self.unjudged = None
         if right != header.leader_epoch:
             reason = f"leader epoch {header.leader_epoch}, expected {right}"
             position = batch.position + OFFSET_AND_LENGTH.size
@@ -248,7 +249,8 @@ class _Search:
         kept_in = self._unused(first) if lost else None
         reason = re.sub(r"^.*?: position \d+: (byte \d+: )?", "", str(error))
         damage = Damage(file.segment.path, position, reason, first, end, lost, goes_on, kept_in)
-        self.found.append((damage, self.markers.add_hole(first, end)))
+        self._judge(None if whole is None else whole[1])
+        self.found.append((damage, self.markers.add_hole(first, end, self.epochs.last)))
         self.expected = end
 
     def _set_right(self, file: _File, position: int, reason: str, offset: int, right: bytes) -> None:
@@ -275,20 +277,20 @@ class _Epochs:
     def __init__(self, partition: PartitionLog) -> None:
         self._entries = partition.epochs.entries()
         self._known_end = partition.segments.active.next_offset if partition.segments else 0
-        self._last = -1
+        self.last = -1
 
     def of(self, header: BatchHeader, following: BatchHeader | None) -> int:
         """What that of a batch has to be, behind those that were asked about and before `following`."""
-        most = max(self._last, header.leader_epoch)
-        if following is not None and following.leader_epoch >= self._last:
+        most = max(self.last, header.leader_epoch)
+        if following is not None and following.leader_epoch >= self.last:
             most = following.leader_epoch
-        right = min(max(header.leader_epoch, self._last), most)
+        right = min(max(header.leader_epoch, self.last), most)
         if header.base_offset < self._known_end and self._entries:
             place = bisect_right(self._entries, header.base_offset, key=itemgetter(1))
             known = self._entries[max(place - 1, 0)][0]
             # A start without a checkpoint knows what the batches say, the wrong one too.
-            right = known if self._last <= known and (following is None or known <= most) else right
-        self._last = right
+            right = known if self.last <= known and (following is None or known <= most) else right
+        self.last = right
         return right
 
 

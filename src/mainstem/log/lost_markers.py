@@ -29,8 +29,9 @@ class Hole(msgspec.Struct):
     first_offset: int
     end_offset: int
     leader_epoch: int
-    """Of the batch before it, as `timestamp`."""
+    """Of the batch before it."""
     timestamp: int
+    """The latest before it."""
     markers: dict[int, bytes] = msgspec.field(default_factory=dict)
     """Offset to the batch that belongs there again."""
 
@@ -70,12 +71,11 @@ class LostMarkers:
         self._open: dict[int, _Open] = {}
         self._before_holes: dict[int, list[tuple[Hole, _Open]]] = {}
         """Producer id to the holes in which its transaction may have ended, and what it was before each."""
-        self._leader_epoch = 0
         self._timestamp = 0
 
     def add_batch(self, header: BatchHeader, batch: memoryview) -> None:
         """Count in a batch behind all that came before."""
-        self._leader_epoch, self._timestamp = header.leader_epoch, max(self._timestamp, header.max_timestamp)
+        self._timestamp = max(self._timestamp, header.max_timestamp)
         if not header.is_transactional:
             return
         if not header.is_control:
@@ -86,9 +86,9 @@ class LostMarkers:
         if not decode_marker(batch).commit:
             _commit(before, began=self._begin_of(header.producer_id, header.base_offset))
 
-    def add_hole(self, first_offset: int, end_offset: int) -> Hole:
-        """Behind the last batch nothing is left until `end_offset`."""
-        hole = Hole(first_offset, end_offset, self._leader_epoch, self._timestamp)
+    def add_hole(self, first_offset: int, end_offset: int, leader_epoch: int) -> Hole:
+        """Behind the last batch, which is of `leader_epoch`, nothing is left until `end_offset`."""
+        hole = Hole(first_offset, end_offset, leader_epoch, self._timestamp)
         if first_offset >= self._known_end:  # the journal has every marker since
             return hole
         for open_ in list(self._open.values()):
