@@ -1,6 +1,7 @@
 """Answers with parts of files in them, over sockets."""
 
 import asyncio
+import os
 import socket
 import ssl
 import struct
@@ -84,6 +85,9 @@ def slices(monkeypatch):
 def in_memory(monkeypatch):
     """The kernel takes pages back as it likes."""
     monkeypatch.setattr(SystemFile, "cached_share", lambda *_: 1.0)
+    monkeypatch.setattr(
+        SystemFile, "read_cached", lambda file, buffer, position: os.preadv(file._descriptor, [buffer], position)
+    )
 
 
 @pytest.mark.parametrize("loop", LOOPS)
