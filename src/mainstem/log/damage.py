@@ -11,11 +11,9 @@ else of two that contradict each other the later one counts. An epoch is set rig
 """
 
 import re
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
 from itertools import count
-from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +21,9 @@ import msgspec
 from crc32c import crc32c
 
 from mainstem.log.disk import Disk
+from mainstem.log.epochs import epoch_at
 from mainstem.log.lost_markers import Hole, LostMarkers
+from mainstem.log.metadata import list_files
 from mainstem.log.partition import PartitionLog
 from mainstem.log.salvage import find_batches, whole_batch
 from mainstem.log.segment import LOG, OFFSETS, BadBatch, OpenFiles, Segment, file_name
@@ -68,9 +68,7 @@ def find_damage(partition: PartitionLog, disk: Disk, *, saved: bool) -> list[Dam
 
 def segment_files(directory: Path, disk: Disk) -> list[Path]:
     """The files with the batches."""
-    if not disk.exists(directory):
-        return []
-    found = (path for path in disk.list(directory) if path.suffix == LOG and path.stem.isdigit())
+    found = (path for path in list_files(disk, directory) if path.suffix == LOG and path.stem.isdigit())
     return [path for path in found if not disk.is_directory(path)]
 
 
@@ -275,7 +273,7 @@ class _Epochs:
     """The leader epochs of batches, from one to the next: they never fall."""
 
     def __init__(self, partition: PartitionLog) -> None:
-        self._entries = partition.epochs.entries()
+        self._epochs = partition.epochs.known
         self._known_end = partition.segments.active.next_offset if partition.segments else 0
         self.last = -1
 
@@ -285,9 +283,8 @@ class _Epochs:
         if following is not None and following.leader_epoch >= self.last:
             most = following.leader_epoch
         right = min(max(header.leader_epoch, self.last), most)
-        if header.base_offset < self._known_end and self._entries:
-            place = bisect_right(self._entries, header.base_offset, key=itemgetter(1))
-            known = self._entries[max(place - 1, 0)][0]
+        if header.base_offset < self._known_end and self._epochs:
+            known, _ = epoch_at(self._epochs, header.base_offset)
             # A start without a checkpoint knows what the batches say, the wrong one too.
             right = known if self.last <= known and (following is None or known <= most) else right
         self.last = right
