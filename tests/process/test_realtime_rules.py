@@ -107,6 +107,7 @@ def test_what_keeps_state_is_refused(spark, tmp_path):
         ('every = "on demand"', "expected no every, found 'on demand'"),
         ("max_offsets_per_trigger = 5", "expected no max_offsets_per_trigger, found 5"),
         ("checkpoint_in_log = true", "expected no checkpoint_in_log, found True"),
+        ("batch_timeout_seconds = 60", "expected no batch_timeout_seconds, found 60"),
         ('realtime_batch = "4 seconds"', "expected a realtime_batch of 5 seconds or more, found '4 seconds'"),
     ],
 )

@@ -110,7 +110,8 @@ class JobConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             all others share. `[spark.applications.NAME]` has its settings.
         realtime_batch: of a job with `latency="realtime"`: how often what it has read is written down, for a restart,
             for its lag and for views that wait for it; 5 seconds or more. What was written since comes once more after
-            a crash or a stop. Such a job has neither `every`, `max_offsets_per_trigger` nor `checkpoint_in_log`.
+            a crash or a stop. Such a job has neither `every`, `max_offsets_per_trigger`, `batch_timeout_seconds` nor
+            `checkpoint_in_log`.
         spark: settings of the job's Spark session.
     """
 

@@ -42,6 +42,7 @@ _OTHERWISE = {
     "every": ("1 second", "realtime_batch says how often it writes down how far it is"),
     "max_offsets_per_trigger": (100_000, "no batch of it is bounded by a number of records"),
     "checkpoint_in_log": (False, "it keeps no state: `mainstem job restore` needs no copy for it"),
+    "batch_timeout_seconds": (3600, "it calls no function that could hang"),
 }
 
 
