@@ -132,7 +132,7 @@ class Jobs:
     def _type(self, each: "Input") -> "StructType":
         from pyspark.sql.types import StructType
 
-        from mainstem.process.run import input_type
+        from mainstem.process.prepare import input_type
         from mainstem.registry.spark import TopicSchema
 
         if each.job is not None:

@@ -10,12 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mainstem.client.append import append
-from mainstem.client.catalog import read_catalog, write_catalog
-from mainstem.client.internal import COMMITS, PROGRESS
-from mainstem.client.progress import Marker, Progress, read_markers
+from mainstem.client.catalog import read_catalog
+from mainstem.client.internal import PROGRESS
+from mainstem.client.progress import Progress, read_markers
 from mainstem.client.reports import read_reports
-from mainstem.client.topics import delete, ensure_internal_topics, ensure_topic, list_topics, topic_settings
+from mainstem.client.topics import delete, ensure_topic, list_topics, topic_settings
 from mainstem.core import SystemClock
 from mainstem.core.config import BadSetting
 from mainstem.process import sink_checkpoint
@@ -23,15 +22,15 @@ from mainstem.process.another_version import start_another
 from mainstem.process.declare import BadDeclaration
 from mainstem.process.installed import LOCK_FILE
 from mainstem.process.offsets import read_plan
-from mainstem.process.project import Input, JobConfig, load_job_configs, load_project
+from mainstem.process.project import JobConfig, load_job_configs, load_project
 from mainstem.process.reprocess import reprocess
 from mainstem.process.retire import retire
-from mainstem.process.run import InputMissing, _check_sources, _config, _configs
+from mainstem.process.run import _config, _configs
 from mainstem.process.sink_decision import SinkRefused
 from mainstem.process.versions import Fixed, assignments, output_topic, write_fixed
 from mainstem.registry import avro
 from mainstem.registry.reader import TypedReader
-from tests.support.jobs import driver_of, put_changes, put_rows, read_rows, run_until, say_end
+from tests.support.jobs import driver_of, put_changes, put_rows, read_rows, rows_so_far, run_until, say_end
 from tests.support.shop import CUSTOMERS, NOON, ORDERS, drivers, order, shop, write_project
 
 pytestmark = pytest.mark.timeout(900)  # a whole Spark beside whatever else the machine does
@@ -97,7 +96,7 @@ def test_rows_go_through_a_join_with_a_table_and_through_windows(
         log_connection, live_registry, f"{shop}.orders", ORDERS, [o for o in first if o["customer"]], ("customer",)
     )
     put_rows(log_connection, live_registry, f"{shop}.orders", ORDERS, [o for o in first if not o["customer"]], ())
-    run_until(driver, lambda: len(read_all(log_connection, f"{shop}.enriched")) == 5)
+    run_until(driver, lambda: len(rows_so_far(log_connection, f"{shop}.enriched")) == 5)
 
     # The table moves; rows that were joined stay as they are, later ones get the new region.
     put_changes(log_connection, live_registry, f"{shop}.customers", CUSTOMERS, "name",
@@ -108,7 +107,7 @@ def test_rows_go_through_a_join_with_a_table_and_through_windows(
     put_rows(
         log_connection, live_registry, f"{shop}.orders", ORDERS, [order(8, "ann", 20, 5)], ("customer",)
     )  # too late
-    run_until(driver, lambda: len(read_all(log_connection, f"{shop}.enriched")) == 8)
+    run_until(driver, lambda: len(rows_so_far(log_connection, f"{shop}.enriched")) == 8)
     regions = {row["id"]: row["region"] for row in read_rows(log_connection, f"{shop}.enriched")}
     assert regions == {1: "north", 2: "south", 3: None, 4: None, 5: "north", 6: "east", 7: None, 8: "east"}
 
@@ -138,15 +137,6 @@ def test_rows_go_through_a_join_with_a_table_and_through_windows(
         markers["hourly@1"].event_time >= int((NOON + timedelta(hours=3)).timestamp() * 1000) + 30 * 60_000
     )  # and the delay
     assert markers["enriched@1"].event_time == 0
-
-
-def read_all(connection, topic):
-    from mainstem.client.errors import UnknownTopic
-
-    try:
-        return read_rows(connection, topic)
-    except UnknownTopic:
-        return []
 
 
 def ended(driver, topic) -> bool:
@@ -211,8 +201,8 @@ def test_rows_of_a_key_are_in_order_though_the_job_selects_no_position(
     driver.start()  # makes the input
     put_rows(log_connection, live_registry, f"{shop}.orders", ORDERS, orders, ("customer",))
     for name in ("narrow", "once"):
-        run_until(driver, lambda name=name: len(read_all(log_connection, f"{shop}.{name}")) == 150)
-        rows = read_all(log_connection, f"{shop}.{name}")
+        run_until(driver, lambda name=name: len(rows_so_far(log_connection, f"{shop}.{name}")) == 150)
+        rows = rows_so_far(log_connection, f"{shop}.{name}")
         for customer in "abc":
             assert [row["id"] for row in rows if row["customer"] == customer] == [*range("abc".index(customer), 150, 3)]
 
@@ -283,9 +273,9 @@ def test_rows_that_were_many_after_all_are_counted_once(
     put_rows(log_connection, live_registry, f"{shop}.orders", ORDERS, orders, ("customer",))
     say_end(log_connection, f"{shop}.orders", int((NOON + timedelta(minutes=7)).timestamp() * 1000))
     run_until(driver, lambda: ended(driver, f"{shop}.per_minute") and ended(driver, f"{shop}.parts"))
-    assert len(read_all(log_connection, f"{shop}.parts")) == 6 * 4000 - 3
-    assert {row["orders"] for row in read_all(log_connection, f"{shop}.per_minute")} == {1}
-    assert len(read_all(log_connection, f"{shop}.per_minute")) == 6 * 4000
+    assert len(rows_so_far(log_connection, f"{shop}.parts")) == 6 * 4000 - 3
+    assert {row["orders"] for row in rows_so_far(log_connection, f"{shop}.per_minute")} == {1}
+    assert len(rows_so_far(log_connection, f"{shop}.per_minute")) == 6 * 4000
     for job in ("parts@1", "per_minute@1"):
         assert audit_of(log_connection, job, f"{shop}.orders")["rows"] == 6
     marker = read_markers(log_connection)["parts@1"]
@@ -596,7 +586,7 @@ def test_what_goes_wrong_in_a_batch_is_told_with_the_users_line_and_stops_that_j
     drivers.append(driver)
     driver.start()
     put_rows(log_connection, live_registry, f"{shop}.orders", ORDERS, [order(1, "ann", 0, 5)], ("customer",))
-    run_until(driver, lambda: len(read_all(log_connection, f"{shop}.doubled")) == 1)
+    run_until(driver, lambda: len(rows_so_far(log_connection, f"{shop}.doubled")) == 1)
     run_until(driver, lambda: "numbered@1" in driver.retries.failed)
     assert "[CAST_INVALID_INPUT] The value 'ann' of the type" in driver.retries.failed["numbered@1"].error
     assert '"id": 1' in driver.retries.failed["numbered@1"].details["row"]
@@ -607,7 +597,7 @@ def test_what_goes_wrong_in_a_batch_is_told_with_the_users_line_and_stops_that_j
     put_rows(
         log_connection, live_registry, f"{shop}.orders", wider, [order(2, "ann", 1, 6) | {"gift": True}], ("customer",)
     )
-    run_until(driver, lambda: len(read_all(log_connection, f"{shop}.doubled")) == 2)
+    run_until(driver, lambda: len(rows_so_far(log_connection, f"{shop}.doubled")) == 2)
     assert [row["cents"] for row in read_rows(log_connection, f"{shop}.doubled")] == [10, 12]
     assert "gift" not in read_rows(log_connection, f"{shop}.doubled")[1]
 
@@ -625,7 +615,7 @@ def test_what_goes_wrong_in_a_batch_is_told_with_the_users_line_and_stops_that_j
 
     # It lags alone, and tries again: the other job goes on.
     put_rows(log_connection, live_registry, f"{shop}.orders", ORDERS, [order(4, "ann", 3, 7)], ("customer",))
-    run_until(driver, lambda: len(read_all(log_connection, f"{shop}.copied")) == 4)
+    run_until(driver, lambda: len(rows_so_far(log_connection, f"{shop}.copied")) == 4)
     run_until(driver, lambda: driver.retries.failed["doubled@1"].failures > 1)
     assert len(read_rows(log_connection, f"{shop}.doubled")) == 2
 
@@ -672,7 +662,7 @@ def test_a_start_that_is_refused_binds_no_job_to_code_that_has_to_be_mended(
     drivers.append(driver_of(spark, project, log_connection, registry_url, data))
     drivers[1].start()
     put_rows(log_connection, live_registry, f"{shop}.orders", ORDERS, [order(1, "ann", 0)], ("customer",))
-    run_until(drivers[1], lambda: len(read_all(log_connection, f"{shop}.wrong")) == 1)
+    run_until(drivers[1], lambda: len(rows_so_far(log_connection, f"{shop}.wrong")) == 1)
 
 
 @pytest.mark.spark
@@ -711,53 +701,7 @@ def test_a_job_that_turns_out_wrong_later_lags_alone(
     assert re.match(rf"{re.escape(str(project / 'jobs.py'))}:\d+: later: .*nobody", failed["later@1"].error)
     assert failed["later@1"].needs_a_person
     put_rows(log_connection, live_registry, f"{shop}.orders", ORDERS, [order(1, "ann", 0)], ("customer",))
-    run_until(driver, lambda: len(read_all(log_connection, f"{shop}.kept")) == 1, refused=wrong)
-
-
-@pytest.mark.spark
-def test_input_that_was_deleted_is_told_with_what_to_do(
-    spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
-):
-    """It was tried again for ever, in Spark's own words."""
-    jobs = """
-        @stream(to="SHOP.bereft", key="customer")
-        def bereft(orders):
-            return orders
-    """
-    project, data, topic = write_project(tmp_path / "project", shop, jobs), tmp_path / "data", f"{shop}.orders"
-    driver = driver_of(spark, project, log_connection, registry_url, data)
-    drivers.append(driver)
-    driver.start()
-    put_rows(log_connection, live_registry, topic, ORDERS, [order(1, "ann", 0)], ("customer",))
-    run_until(driver, lambda: len(read_all(log_connection, f"{shop}.bereft")) == 1)
-
-    def refused(driver):
-        run_until(driver, lambda: "bereft@1" in driver.retries.failed, refused=("bereft@1",))
-        failure = driver.retries.failed["bereft@1"]
-        assert failure.error == (
-            f"records of {topic} are gone that it has not read: deleted with their topic, or by its retention"
-        )
-        assert failure.needs_a_person
-        assert failure.hint == start_another("bereft")
-
-    delete(log_connection, [topic])
-    refused(driver)
-    drivers.remove(driver)
-    driver.stop()
-    again = driver_of(spark, project, log_connection, registry_url, data)  # makes the topic anew, without the records
-    drivers.append(again)
-    again.start()
-    failure = again.retries.failed["bereft@1"]
-    assert failure.error.startswith(f"topic {topic} was deleted since job bereft has read it")
-    again.stop()
-    drivers.remove(again)
-
-    delete(log_connection, [f"{shop}.bereft"])  # it was made anew too, without what it had
-    last = driver_of(spark, project, log_connection, registry_url, data)
-    drivers.append(last)
-    last.start()
-    assert last.retries.failed["bereft@1"].error.startswith(f"topic {shop}.bereft was deleted with what job bereft has")
-    assert f"{shop}.bereft" not in list_topics(log_connection)
+    run_until(driver, lambda: len(rows_so_far(log_connection, f"{shop}.kept")) == 1, refused=wrong)
 
 
 @pytest.mark.spark
@@ -775,41 +719,18 @@ def test_an_output_that_is_made_anew_while_its_job_runs_is_not_gone_on_with(
     drivers.append(driver)
     driver.start()
     put_rows(log_connection, live_registry, topic, ORDERS, [order(1, "ann", 0)], ("customer",))
-    run_until(driver, lambda: len(read_all(log_connection, f"{shop}.passing")) == 1)
+    run_until(driver, lambda: len(rows_so_far(log_connection, f"{shop}.passing")) == 1)
     delete(log_connection, [f"{shop}.passing"])
     ensure_topic(log_connection, f"{shop}.passing", 2)
     put_rows(log_connection, live_registry, topic, ORDERS, [order(2, "ann", 1)], ("customer",))
     run_until(driver, lambda: "passing@1" in driver.retries.failed, refused=("passing@1",))
     assert f"topic {shop}.passing was deleted with what job passing has" in driver.retries.failed["passing@1"].error
-    assert read_all(log_connection, f"{shop}.passing") == []
+    assert rows_so_far(log_connection, f"{shop}.passing") == []
     # What its hint says, done: the same code, from the beginning, into a topic of its own.
     assert driver.retries.failed["passing@1"].hint == start_another("passing")
     asked = reprocess(log_connection, project, tmp_path / "data", "passing", anyway=True)
     driver.take_on([("passing", asked.version)])
-    run_until(driver, lambda: len(read_all(log_connection, asked.output)) == 2, refused=("passing@1",))
-
-
-@pytest.mark.spark
-def test_a_setting_of_its_output_that_the_log_refuses_is_named_and_can_be_mended(
-    spark, log_connection, registry_url, shop, tmp_path, drivers
-):
-    """Its driver was started again for ever, and the mended settings would have been those of another version."""
-    jobs = """
-        @stream(to="SHOP.same", key="customer")
-        def same(orders):
-            return orders
-    """
-    wrong = f'[topics."{shop}.same"]\nconfig = {{ "retenshun.ms" = "1" }}\n'
-    project, data = write_project(tmp_path / "project", shop, jobs, wrong), tmp_path / "data"
-    drivers.append(driver_of(spark, project, log_connection, registry_url, data))
-    where = f"{project / 'mainstem.toml'}: [topics.{shop}.same]: "
-    drivers[0].start()
-    assert re.match(rf"{re.escape(where)}.*retenshun\.ms", drivers[0].waiting["same@1"])
-    assert drivers[0].retries.failed["same@1"].needs_a_person
-    write_project(project, shop, jobs, wrong.replace("retenshun", "retention"))
-    drivers.append(driver_of(spark, project, log_connection, registry_url, data))
-    drivers[1].start()
-    assert list(drivers[1].running) == ["same@1"]
+    run_until(driver, lambda: len(rows_so_far(log_connection, asked.output)) == 2, refused=("passing@1",))
 
 
 @pytest.mark.spark
@@ -838,7 +759,7 @@ def test_rows_that_fit_no_more_into_a_versions_shape_stop_it_and_are_read_by_the
     drivers.append(old)
     old.start()
     put(1)
-    run_until(old, lambda: len(read_all(log_connection, f"{shop}.slim")) == 1)
+    run_until(old, lambda: len(rows_so_far(log_connection, f"{shop}.slim")) == 1)
 
     wide, column = narrow[changed], {"orders": "cents", "customers": "region"}[changed]
     narrow[changed] = re.sub(rf', {{"name": "{column}", "type": [^{{}}]*}}', "", wide)
@@ -853,13 +774,13 @@ def test_rows_that_fit_no_more_into_a_versions_shape_stop_it_and_are_read_by_the
     )
     assert failure.needs_a_person
     assert start_another(job) in failure.hint
-    assert len(read_all(log_connection, f"{shop}.slim")) == 1
+    assert len(rows_so_far(log_connection, f"{shop}.slim")) == 1
 
     write_project(project, shop, jobs, f'[jobs.{job}]\nversion = "2"\n')
     new = driver_of(spark, project, log_connection, registry_url, data, jobs=[(job, "2")])
     drivers.append(new)
     new.start()
-    run_until(new, lambda: len(read_all(log_connection, f"{shop}.slim.v2")) == 2)
+    run_until(new, lambda: len(rows_so_far(log_connection, f"{shop}.slim.v2")) == 2)
 
 
 @pytest.mark.spark
@@ -877,7 +798,7 @@ def test_an_edited_version_runs_beside_the_first(
     drivers.append(old)
     old.start()
     put_rows(log_connection, live_registry, topic, ORDERS, [order(1, "ann", 0, 250)], ("customer",))
-    run_until(old, lambda: len(read_all(log_connection, f"{shop}.euros")) == 1)
+    run_until(old, lambda: len(rows_so_far(log_connection, f"{shop}.euros")) == 1)
 
     write_project(project, shop, jobs.replace("/ 100", "/ 100 + 1000"), '[jobs.euros]\nversion = "2"\n')
     current, frozen = assignments(project, data, SystemClock())
@@ -885,10 +806,10 @@ def test_an_edited_version_runs_beside_the_first(
     new = driver_of(spark, project, log_connection, registry_url, data, jobs=current.jobs)
     drivers.append(new)
     new.start()
-    run_until(new, lambda: len(read_all(log_connection, f"{shop}.euros.v2")) == 1)
+    run_until(new, lambda: len(rows_so_far(log_connection, f"{shop}.euros.v2")) == 1)
     put_rows(log_connection, live_registry, topic, ORDERS, [order(2, "ann", 1, 350)], ("customer",))
-    run_until(new, lambda: len(read_all(log_connection, f"{shop}.euros.v2")) == 2)
-    run_until(old, lambda: len(read_all(log_connection, f"{shop}.euros")) == 2)
+    run_until(new, lambda: len(rows_so_far(log_connection, f"{shop}.euros.v2")) == 2)
+    run_until(old, lambda: len(rows_so_far(log_connection, f"{shop}.euros")) == 2)
     assert [row["euros"] for row in read_rows(log_connection, f"{shop}.euros")] == [2.5, 3.5]
     assert [row["euros"] for row in read_rows(log_connection, f"{shop}.euros.v2")] == [1002.5, 1003.5]
     assert read_catalog(log_connection)["job:euros"]["current"] == "1"
@@ -897,7 +818,7 @@ def test_an_edited_version_runs_beside_the_first(
         log_connection, data, "euros", "1", project, force=True
     )  # while it runs: its driver stops it and does not fail
     put_rows(log_connection, live_registry, topic, ORDERS, [order(3, "ann", 2, 450)], ("customer",))
-    run_until(new, lambda: len(read_all(log_connection, f"{shop}.euros.v2")) == 3)
+    run_until(new, lambda: len(rows_so_far(log_connection, f"{shop}.euros.v2")) == 3)
     run_until(old, lambda: not old.running)
     assert len(read_rows(log_connection, f"{shop}.euros")) == 2
     entry = read_catalog(log_connection)["job:euros"]
@@ -907,155 +828,6 @@ def test_an_edited_version_runs_beside_the_first(
     drivers.append(again)
     again.start()  # it was told to run it before
     assert (again.running, again.waiting) == ({}, {})
-
-
-def test_a_renamed_job_does_not_write_beside_what_it_was(log_connection, registry_url, shop, tmp_path, drivers):
-    """The old name ran on from its frozen code, and every row was in the topic twice; the books balanced."""
-    jobs = """
-        later = topic("SHOP.later")
-
-        @stream(to="SHOP.big")
-        def NAME(later):
-            return later
-    """
-    name = f"before{shop}"  # no other job of the log has it
-    project, data = write_project(tmp_path / "project", shop, jobs.replace("NAME", name)), tmp_path / "data"
-    drivers.append(driver_of(None, project, log_connection, registry_url, data))
-    drivers[0].start()
-    assert "does not exist yet" in drivers[0].waiting[f"{name}@1"]
-    sha = assignments(project, data, SystemClock())[0].sha
-    write_fixed(data / "jobs" / f"{name}@1", Fixed(name, "1", sha, {}, f"{shop}.big", 1, 4))
-    about = {"output": f"{shop}.big", "inputs": {"later": f"{shop}.later"}}
-    write_catalog(log_connection, {f"job:{name}": {"versions": {"1": about}, "current": "1"}})
-    ensure_topic(log_connection, f"{shop}.big", 1)
-
-    write_project(project, shop, jobs.replace("NAME", "renamed"))
-
-    def started(data):
-        driver = driver_of(None, project, log_connection, registry_url, data)
-        drivers.append(driver)
-        driver.start()
-        return driver
-
-    failure = started(data).retries.failed["renamed@1"]
-    assert failure.error == f"topic {shop}.big: job {name}@1 writes it, with its frozen code {sha}"
-    assert failure.needs_a_person
-    assert f"`mainstem job retire {name} 1` stops that one for good" in failure.hint
-    # What another project of the same Kafka writes is refused too.
-    failure = started(tmp_path / "other").retries.failed["renamed@1"]
-    assert failure.error == f"topic {shop}.big: job {name}@1 writes it, which was started from another data directory"
-
-    retire(log_connection, data, name, "1", project)
-    for place in (data, tmp_path / "other"):
-        driver = started(place)
-        assert driver.retries.failed == {}
-        assert "does not exist yet" in driver.waiting["renamed@1"]
-
-    write_catalog(log_connection, {f"topic:{shop}.big": {"producer": f"splice:{shop}.big"}})
-    failure = started(tmp_path / "other").retries.failed["renamed@1"]
-    assert (failure.error, failure.needs_a_person) == (f"topic {shop}.big: splice {shop}.big writes it", True)
-
-
-def test_a_schema_that_the_registry_has_lost_is_told_and_not_waited_for(
-    log_connection, registry_url, shop, tmp_path, drivers
-):
-    """`orders` had "no schema yet", and the job stayed idle for ever: with another log, or with `_schemas` deleted."""
-    jobs = """
-        @stream(to="SHOP.copied")
-        def lost(orders):
-            return orders
-    """
-    project, data = write_project(tmp_path / "project", shop, jobs), tmp_path / "data"
-    sha = assignments(project, data, SystemClock())[0].sha
-    write_fixed(data / "jobs" / "lost@1", Fixed("lost", "1", sha, {"orders": 10**6}, f"{shop}.copied", 1, 4))
-    drivers.append(driver_of(None, project, log_connection, registry_url, data))
-    drivers[0].start()
-    failure = drivers[0].retries.failed["lost@1"]
-    assert failure.error == (
-        f"topic {shop}.orders: schema id 1000000, in whose shape this version reads it, is not registered"
-    )
-    assert failure.needs_a_person
-    assert start_another("lost") in failure.hint
-
-
-def test_an_input_that_was_read_and_deleted_is_not_waited_for_after_a_restart(
-    log_connection, registry_url, shop, tmp_path, drivers
-):
-    """It "does not exist yet", without a word of what to do, though the job could not go on with another one."""
-    jobs = """
-        later = topic("SHOP.later")
-
-        @stream(to="SHOP.copied")
-        def bereaved(later):
-            return later
-    """
-    project, data = write_project(tmp_path / "project", shop, jobs), tmp_path / "data"
-    sha = assignments(project, data, SystemClock())[0].sha
-    write_fixed(data / "jobs" / "bereaved@1", Fixed("bereaved", "1", sha, {}, f"{shop}.copied", 1, 4))
-
-    def start_after(read):
-        topic = f"{shop}.later"
-        marker = Marker("bereaved", "1", "uuid", 4, {topic: {topic: {0: read}}}, topics={topic: "its id"})
-        append(log_connection, COMMITS, [(b"bereaved@1", msgspec.json.encode(marker))])
-        drivers.append(driver_of(None, project, log_connection, registry_url, data))
-        drivers[-1].start()
-        return drivers[-1]
-
-    ensure_internal_topics(log_connection)
-    assert start_after(0).waiting == {"bereaved@1": f"topic {shop}.later does not exist yet"}  # nothing was read of it
-    failure = start_after(5).retries.failed["bereaved@1"]
-    assert failure.error.startswith(f"topic {shop}.later was deleted since job bereaved has read it")
-    assert failure.needs_a_person
-    assert start_another("bereaved") in failure.hint
-
-
-def test_a_job_that_reads_another_by_its_name_is_told_where_no_version_writes_what_it_reads(
-    log_connection, registry_url, shop, tmp_path, drivers
-):
-    """It waited for ever for a topic that nobody would make."""
-    jobs = """
-        later = topic("SHOP.later")
-
-        @stream(to="SHOP.big")
-        def big(later):
-            return later
-
-        @stream(to="SHOP.small")
-        def small(big):
-            return big
-    """
-    project = write_project(tmp_path / "project", shop, jobs, '[jobs.big]\nversion = "2"\n')
-    now = load_job_configs(project)
-    drivers.append(driver_of(None, project, log_connection, registry_url, tmp_path / "data", settings=now))
-    drivers[0].start()
-    failure = drivers[0].retries.failed["small@1"]
-    assert failure.error == (f"topic {shop}.big is that of big@1, which does not run; big@2 writes {shop}.big.v2")
-    assert failure.hint == (
-        f'declare topic("{shop}.big.v2") in the code, with partitions = 1 under [topics."{shop}.big.v2"], and read '
-        'that, or set version = "1" under [jobs.big]'
-    )
-
-    write_fixed(tmp_path / "data" / "jobs" / "big@1", Fixed("big", "1", "c0de", {}, f"{shop}.big", 1, 4))
-    drivers.append(driver_of(None, project, log_connection, registry_url, tmp_path / "data", settings=now))
-    drivers[1].start()  # that version has yet to make it
-    assert drivers[1].retries.failed == {}
-    assert "does not exist yet" in drivers[1].waiting["small@1"]
-
-
-def test_an_empty_table_is_waited_for_only_where_a_database_feeds_it(log_connection, shop):
-    """A table that somebody else feeds may stay empty for ever, and so would its job wait."""
-    ensure_internal_topics(log_connection)
-    table = f"{shop}.customers"
-    ensure_topic(log_connection, table, 1)
-    inputs, topics = (Input("customers", table, "changelog", None),), list_topics(log_connection)
-    _check_sources(log_connection, inputs, topics)
-    write_catalog(log_connection, {f"topic:{table}": {"kind": "changelog", "producer": f"source:{shop}"}})
-    _check_sources(log_connection, inputs, topics)
-    write_catalog(log_connection, {f"source:{shop}": {"type": "postgres", "topics": [table]}})
-    with pytest.raises(InputMissing, match="its source has not taken its snapshot"):
-        _check_sources(log_connection, inputs, topics)
-    append(log_connection, table, [(b"k", b"v")])
-    _check_sources(log_connection, inputs, topics)
 
 
 def test_what_is_fixed_for_the_life_of_a_version_is_not_changed_by_settings_for_another(tmp_path):

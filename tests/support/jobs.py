@@ -10,6 +10,7 @@ from typing import Any
 
 from mainstem.client.append import append
 from mainstem.client.connection import Connection
+from mainstem.client.errors import UnknownTopic
 from mainstem.client.heartbeats import Statement, write_heartbeats
 from mainstem.client.topics import end_offsets
 from mainstem.core import SystemClock
@@ -70,6 +71,14 @@ def read_rows(connection: Connection, topic: str) -> list[Any]:
     """The values of all committed records, partition by partition."""
     with TypedReader(connection, topic) as reader:
         return [record.value for record in reader]
+
+
+def rows_so_far(connection: Connection, topic: str) -> list[Any]:
+    """The same; none where there is no such topic yet."""
+    try:
+        return read_rows(connection, topic)
+    except UnknownTopic:
+        return []
 
 
 def driver_of(

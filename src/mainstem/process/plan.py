@@ -13,9 +13,9 @@ from mainstem.core import UserError
 from mainstem.process.analysis import Analysis, analyse, recall
 from mainstem.process.another_version import instead_of_retired
 from mainstem.process.frozen import code_hash
+from mainstem.process.prepare import input_type, nobody_writes
 from mainstem.process.project import JobConfig, Project, TopicSpec
 from mainstem.process.realtime_rules import EXACTLY_ONCE, check_settings, check_tasks, guarantee_of, tasks_of
-from mainstem.process.run import input_type, nobody_writes
 from mainstem.process.session import job_session
 from mainstem.process.topics import read_schema
 from mainstem.process.upgrade import MEANING, Upgrade, upgrade
