@@ -10,7 +10,7 @@ from mainstem.log.repair import repair
 from mainstem.log.segment import LOG, file_name
 from mainstem.records import iter_headers
 from mainstem.records.batch import OFFSET_AND_LENGTH
-from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, read_all, run, values
+from tests.log.support import TOPIC_ID, TP, abandon, batch, joined, open_log, read_all, run, values
 
 OFFSET, LENGTH, EPOCH, RECORDS = 7, 11, 15, 100
 """Bytes of a batch: the last one of its base offset, of its length, of its leader epoch, one of its records."""
@@ -119,6 +119,41 @@ def test_an_offset_behind_a_damaged_batch_is_set_right_too(tmp_path, number, fli
         change(tmp_path, starts[number + 1] + OFFSET, flipped)
         assert await found(tmp_path) == [(number, number + 1, starts[1]), (number + 1, number + 1, 0)]
         assert await left(tmp_path) == {n: b"abcd"[n : n + 1] for n in range(4) if n != number}
+
+    run(test())
+
+
+def test_an_offset_that_cannot_be_says_nothing_of_the_batch_before_it(tmp_path):
+    """Behind it nothing was whole, and of two that contradict each other the later one counts: both were lost."""
+
+    async def test():
+        starts = await fill(tmp_path, b"a", b"b", b"c", b"d", b"e")
+        for number in (1, 4):
+            change(tmp_path, starts[number] + RECORDS)
+        change(tmp_path, starts[3] + OFFSET - 2)
+        size = starts[1]
+        assert await found(tmp_path) == [(1, 2, size), (3, 5, 2 * size)]
+        assert await left(tmp_path) == {0: b"a", 2: b"c"}
+
+    run(test())
+
+
+def test_where_nothing_follows_a_batch_without_records_does(tmp_path):
+    """Kafka's clients ask for what lies behind the last batch that they were given, and wait for ever where the log
+    ends later; those that read up to its end never got there.
+    """
+
+    async def test():
+        starts = await fill(tmp_path, b"a", b"b", b"c")
+        for number in (1, 2):
+            change(tmp_path, starts[number] + RECORDS)
+        await repair(tmp_path, TP, clock=ManualClock(), mend=True)
+        log = await open_log(tmp_path)
+        partition = log.partitions[TP]
+        assert partition.log_end_offset == 3
+        (last,) = iter_headers(joined(await partition.read(1, 1 << 20)))
+        assert (last.count, last.next_offset) == (0, 3)
+        await log.close()
 
     run(test())
 

@@ -53,6 +53,8 @@ class Damage(msgspec.Struct, frozen=True):
     """The file that the lost bytes are put into; None where there are none."""
     markers: dict[int, bytes] = {}
     """Offset to the end of a transaction that was there, as far as it is known; it is written again."""
+    last_batch: bytes = b""
+    """Without records, at the last offset that is lost: for where nothing follows. Empty where nothing is before."""
     set_right: bytes = b""
     """What is written over what is there: nothing is lost then."""
 
@@ -108,6 +110,8 @@ class _Search:
         self.epochs = _Epochs(partition)
         self.expected = 0
         """The next batch begins here, or behind it."""
+        self.has_any = False
+        """Whether there are batches before it."""
         self.unjudged: tuple[_File, _Batch] | None = None
         """The last batch, whose leader epoch the next one may contradict."""
         self.found: list[tuple[Damage, Hole | None]] = []
@@ -190,7 +194,7 @@ class _Search:
     def _with_offset(self, file: _File, batch: _Batch, expected: int) -> _Batch:
         """The batch with the offset that it has to have, if what follows says so; BadBatch if not."""
         reason = f"offset {batch.header.base_offset}, expected {expected}" + ("" if file.is_dense else " or later")
-        moved = _by_what_follows(file, batch.position, batch.header) if file.is_dense else batch.header
+        moved = _by_what_follows(file, batch.position, batch.header, expected) if file.is_dense else batch.header
         if moved.base_offset != expected or moved.next_offset > file.limit:
             raise BadBatch(reason, batch.position)
         right = expected.to_bytes(8, "big")
@@ -199,7 +203,7 @@ class _Search:
 
     def _count(self, file: _File, batch: _Batch) -> None:
         self.markers.add_batch(batch.header, batch.data)
-        self.expected = batch.header.next_offset
+        self.expected, self.has_any = batch.header.next_offset, True
         self._judge(batch.header)
         self.unjudged = file, batch
 
@@ -227,7 +231,7 @@ class _Search:
         """
         best = None
         for at, found in _whole_batches(file, position):
-            header = _by_what_follows(file, at, found) if file.is_dense else found
+            header = _by_what_follows(file, at, found, self.expected) if file.is_dense else found
             if self.expected <= header.base_offset and header.next_offset <= file.limit:
                 if best is not None and header.base_offset >= best[1].next_offset:
                     break
@@ -246,9 +250,11 @@ class _Search:
         lost = max(0, (file.size if goes_on is None else goes_on) - position)
         kept_in = self._unused(first) if lost else None
         reason = re.sub(r"^.*?: position \d+: (byte \d+: )?", "", str(error))
-        damage = Damage(file.segment.path, position, reason, first, end, lost, goes_on, kept_in)
         self._judge(None if whole is None else whole[1])
-        self.found.append((damage, self.markers.add_hole(first, end, self.epochs.last)))
+        hole = self.markers.add_hole(first, end, self.epochs.last)
+        last = hole.last_batch() if self.has_any and first < end else b""
+        damage = Damage(file.segment.path, position, reason, first, end, lost, goes_on, kept_in, last_batch=last)
+        self.found.append((damage, hole))
         self.expected = end
 
     def _set_right(self, file: _File, position: int, reason: str, offset: int, right: bytes) -> None:
@@ -291,11 +297,13 @@ class _Epochs:
         return right
 
 
-def _by_what_follows(file: _File, position: int, header: BatchHeader) -> BatchHeader:
+def _by_what_follows(file: _File, position: int, header: BatchHeader, least: int) -> BatchHeader:
     """The batch there with the offset that most say of those that follow it without a gap, the end of the segment, as
-    it was known, among them; where as many say one as the other, the later ones count.
+    it was known, among them; where as many say one as the other, the later ones count. None counts that says less than
+    `least`, or more than there is room for.
     """
     assert file.known is not None
+    length = header.next_offset - header.base_offset
     votes, found, count = [header.base_offset], header, 0
     for _ in range(_WITNESSES):
         count += found.last_offset - found.base_offset + 1
@@ -308,9 +316,9 @@ def _by_what_follows(file: _File, position: int, header: BatchHeader) -> BatchHe
             break
         found = behind
         votes.append(found.base_offset - count)
-    ((offset, _),) = Counter(reversed(votes)).most_common(1)
-    last = offset + header.last_offset - header.base_offset
-    return msgspec.structs.replace(header, base_offset=offset, last_offset=last)
+    possible = [vote for vote in reversed(votes) if least <= vote <= file.limit - length]
+    offset = Counter(possible).most_common(1)[0][0] if possible else header.base_offset
+    return msgspec.structs.replace(header, base_offset=offset, last_offset=offset + length - 1)
 
 
 def _fits(file: _File, header: BatchHeader, expected: int) -> bool:

@@ -21,6 +21,7 @@ from mainstem.log.index import MARKER_OFFSET, AbortedTransaction
 from mainstem.log.partition import PartitionLog
 from mainstem.records import BatchHeader, build_marker, decode_marker
 from mainstem.records.batch import OFFSET_AND_LENGTH, PREFIX
+from mainstem.records.record import assemble_batch
 
 
 class Hole(msgspec.Struct):
@@ -41,6 +42,11 @@ class Hole(msgspec.Struct):
         length = OFFSET_AND_LENGTH.unpack_from(marker)[1]
         PREFIX.pack_into(marker, 0, offset, length, self.leader_epoch)
         self.markers[offset] = bytes(marker)
+
+    def last_batch(self) -> bytes:
+        """A batch without records at the last of its offsets, as compaction leaves one."""
+        last, time = self.end_offset - 1, self.timestamp
+        return assemble_batch(BatchHeader(last, last, 0, self.leader_epoch, 0, 0, time, time, -1, -1, -1, 0), b"")
 
     @property
     def room(self) -> int | None:

@@ -10,12 +10,12 @@ from its segments, with its producers and transactions.
 2. find what is damaged (`damage`);
 3. remove what is left of deleted segments, or a transaction would be open that ended in one that is gone;
 4. beginning with the last damage: keep its bytes, put what is whole behind it into a segment of its own, cut it off;
-   where nothing follows, let an empty segment's name say where the log ends;
+   where nothing follows, put a batch without records at its end, or let an empty segment's name say where that is;
 5. read the partition anew from its segments; log start offset and leader epoch are those that were known. All of that
    is in one checkpoint, and before that a start finds the damage again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -128,10 +128,12 @@ def _mend(damage: Damage, disk: Disk) -> None:
             kept = disk.open(damage.kept_in, create=True)
             _copy(disk.open(path), damage.position, goes_on, kept, 0)
             kept.sync()
-    moved = None
-    if damage.markers or damage.position < goes_on < size:
-        moved = directory / file_name(min([*damage.markers, damage.end_offset]), LOG)
-        _move(damage, goes_on, size, moved, disk)
+    put, moved = dict(damage.markers), None
+    if damage.goes_on is None and damage.last_batch and _is_last(damage, disk):
+        put.setdefault(damage.end_offset - 1, damage.last_batch)
+    if put or damage.position < goes_on < size:
+        moved = directory / file_name(min([*put, damage.end_offset]), LOG)
+        _move(damage, put, goes_on, size, moved, disk)
     if damage.goes_on is None:
         _keep_end(damage.end_offset, directory, disk)
     disk.sync_directory(directory)
@@ -140,16 +142,24 @@ def _mend(damage: Damage, disk: Disk) -> None:
         disk.sync_directory(directory)
 
 
-def _move(damage: Damage, start: int, end: int, to: Path, disk: Disk) -> None:
-    """The markers, and what is whole behind the damage, into a segment of their own."""
+def _is_last(damage: Damage, disk: Disk) -> bool:
+    """Whether no batch follows. A client asks for the offset behind the last one that it was given, and waits where
+    there is nothing as long as the log ends behind that; so a batch has to be at the end.
+    """
+    paths = segment_files(damage.path.parent, disk)
+    return not any(int(path.stem) >= damage.end_offset and disk.file_size(path) for path in paths)
+
+
+def _move(damage: Damage, put: Mapping[int, bytes], start: int, end: int, to: Path, disk: Disk) -> None:
+    """The batches `put`, by their offsets, and what is whole behind the damage, into a segment of their own."""
     unfinished = to.with_name(to.name + UNFINISHED)
     with _removed_if_it_fails(unfinished, disk):
         target = disk.open(unfinished, create=True)
         target.truncate(0)  # what a crash has left of it
-        markers = b"".join(marker for _, marker in sorted(damage.markers.items()))
-        target.write([markers], 0)
+        batches = b"".join(batch for _, batch in sorted(put.items()))
+        target.write([batches], 0)
         if start < end:
-            _copy(disk.open(damage.path), start, end, target, len(markers))
+            _copy(disk.open(damage.path), start, end, target, len(batches))
         target.sync()
     disk.rename(unfinished, to)
 
