@@ -12,8 +12,9 @@ from mainstem.records import iter_headers
 from mainstem.records.batch import OFFSET_AND_LENGTH
 from tests.log.support import TOPIC_ID, TP, abandon, batch, joined, open_log, read_all, run, values
 
-OFFSET, LENGTH, EPOCH, RECORDS = 7, 11, 15, 100
-"""Bytes of a batch: the last one of its base offset, of its length, of its leader epoch, one of its records."""
+OFFSET, LENGTH, EPOCH, MAGIC, RECORDS = 7, 11, 15, 16, 100
+"""Bytes of a batch: the last one of its base offset, of its length, of its leader epoch, its magic, one of its
+records."""
 
 
 async def fill(path, *content, topic=None):
@@ -56,7 +57,7 @@ async def left(path):
     return records
 
 
-@pytest.mark.parametrize("place", [LENGTH, RECORDS, 16, 60])
+@pytest.mark.parametrize("place", [RECORDS, 60])
 @pytest.mark.parametrize("flipped", [1, 128])
 def test_one_batch_is_lost_whatever_is_damaged_of_it(tmp_path, place, flipped):
     async def test():
@@ -65,6 +66,37 @@ def test_one_batch_is_lost_whatever_is_damaged_of_it(tmp_path, place, flipped):
         change(tmp_path, starts[1] + place, flipped)
         assert await found(tmp_path) == [(1, 2, size)]
         assert await left(tmp_path) == {0: b"a", 2: b"c", 3: b"d"}
+
+    run(test())
+
+
+@pytest.mark.parametrize("place", [LENGTH, LENGTH - 1, LENGTH - 3, MAGIC, OFFSET - 3, OFFSET - 7])
+@pytest.mark.parametrize("flipped", [1, 2, 64, 128])
+@pytest.mark.parametrize("number", [0, 2, 3])
+def test_what_no_crc_covers_is_set_right(tmp_path, number, place, flipped):
+    """All of these are of one size: a wrong length led to a later one, and whole ones before it were lost too."""
+
+    async def test():
+        starts = await fill(tmp_path, *(b"%d" % n for n in range(9)))
+        change(tmp_path, starts[number] + place, flipped)
+        assert await found(tmp_path) == [(number, number, 0)]
+        assert await left(tmp_path) == {n: b"%d" % n for n in range(9)}
+
+    run(test())
+
+
+def test_bytes_of_another_segment_in_between_are_not_taken_for_the_logs(tmp_path):
+    """They were, where two of them followed each other, and all up to their offsets was lost."""
+
+    async def test():
+        foreign = b"".join(OFFSET_AND_LENGTH.pack(20 + n, 0)[:8] + batch(b"not in this log")[8:] for n in range(2))
+        starts = await fill(tmp_path, *(b"%d" % n * 60 for n in range(3)), *(batch(b"%02d" % n) for n in range(3, 30)))
+        data = bytearray(segment(tmp_path).read_bytes())
+        data[starts[1] + 70 : starts[1] + 70 + len(foreign)] = foreign
+        segment(tmp_path).write_bytes(data)
+        (damage,) = await found(tmp_path)
+        assert damage[:2] == (1, 1 + next(n for n in range(1, 30) if starts[n] >= starts[1] + 70 + len(foreign)) - 1)
+        assert set(await left(tmp_path)) == {0, *range(damage[1], 30)}
 
     run(test())
 
@@ -159,8 +191,8 @@ def test_where_nothing_follows_a_batch_without_records_does(tmp_path):
 
 
 @pytest.mark.parametrize("byte", [5, OFFSET])
-@pytest.mark.parametrize("number", [1, 2])
-def test_an_offset_that_nothing_confirms_costs_its_batch_alone(tmp_path, number, byte):
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_an_offset_that_only_its_neighbours_confirm(tmp_path, number, byte):
     """Without the checkpoint, or where compaction may have left gaps: all that follows was lost, and counted as no
     offsets.
     """
@@ -178,12 +210,14 @@ def test_an_offset_that_nothing_confirms_costs_its_batch_alone(tmp_path, number,
         size = segment(tmp_path).stat().st_size // 4
         change(tmp_path, number * size + byte, 64)
         (damage,) = (await repair(tmp_path, TP, clock=ManualClock(), mend=True)).damages
-        assert (damage.first_offset, damage.end_offset, damage.lost_bytes) == (number, number + 1, size)
+        is_between = number < 3  # it fills the room between two others; behind the last one there may be a gap
+        expected = (number, number, 0) if is_between else (number, number + 1, size)
+        assert (damage.first_offset, damage.end_offset, damage.lost_bytes) == expected
         log = await open_log(tmp_path)
         partition = log.partitions[TP]
         assert partition.log_end_offset == 5
         assert [value[:1] for value in await values(partition)] == [
-            b"abcde"[n : n + 1] for n in range(5) if n != number
+            b"abcde"[n : n + 1] for n in range(5) if n != number or is_between
         ]
         await log.close()
 

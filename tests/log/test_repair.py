@@ -94,6 +94,16 @@ def test_a_damaged_batch_is_taken_out_and_what_follows_stays(tmp_path, place, ho
     run(test())
 
 
+def test_nothing_is_wrong_with_a_partition_that_was_never_written_to(tmp_path):
+    async def test():
+        log = await open_log(tmp_path)
+        await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        await log.close()
+        assert (await repair(tmp_path, TP, clock=ManualClock(), mend=True)).damages == ()
+
+    run(test())
+
+
 @pytest.mark.parametrize("step", ["_move", "_cut", "LogDirectory.read_again"])
 def test_a_repair_that_is_broken_off_and_done_again_loses_nothing_of_what_it_kept(tmp_path, monkeypatch, step):
     """The second one emptied the file that it was going to fill, from segments that were cut."""
@@ -120,7 +130,7 @@ def test_a_repair_that_is_broken_off_and_done_again_loses_nothing_of_what_it_kep
         if step == "LogDirectory.read_again":
             assert (again.lost_bytes, again.kept_in) == (0, None)
         else:
-            assert again.kept_in.name == f"{told.first_offset:020d}.1.lost"
+            assert again.kept_in == told.kept_in  # the same bytes are not kept twice: the disk may be full
             assert again.kept_in.read_bytes().startswith(kept)
         assert told.kept_in.read_bytes() == kept
         assert await offsets_and_end(tmp_path) == ([n for n in range(12) if n != 4], 12)

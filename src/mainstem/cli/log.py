@@ -90,7 +90,8 @@ def repair(data: Path, yes: bool, topic: str, partition: int, as_json: bool) -> 
     """Take what is damaged out of PARTITION of TOPIC; the log has to be stopped.
 
     What is whole stays, also behind the damage. The bytes that are taken out are kept in files beside the segments, and
-    their offsets are not given to other records. Exit 1 if there is damage and it was not repaired.
+    their offsets are not given to other records. The directory is brought up to date first, as by a start. Exit 1 if
+    there is damage and it was not repaired.
     """
     from mainstem.core import SystemClock
     from mainstem.core.logging import configure
@@ -128,6 +129,17 @@ def _repaired(where: TopicPartition, found: "Repair", *, done: bool) -> Repaired
     return Repaired(where.topic, where.partition, result if damages else "no damage", damages, found.open_transactions)
 
 
+_MEANS = {
+    "__mainstem_metadata": "it has topics, their settings, users, rights and quotas: what was in there has to be set again",
+    "__consumer_offsets": (
+        "it has the offsets that groups have committed: where the last one of a group was in there, it goes on at an"
+        " earlier one, or where its auto.offset.reset says; Kafka's consumer-groups tool shows where each of them is"
+    ),
+    "__transaction_state": "it has how far transactions are: what was open in there is aborted when the log starts",
+}
+"""What the loss of records of a topic of the log's own is to people."""
+
+
 def _tell_people(where: TopicPartition, found: "Repair", *, done: bool) -> None:
     if not found.damages:
         click.echo(f"{where}: no damage found")
@@ -143,8 +155,8 @@ def _tell_people(where: TopicPartition, found: "Repair", *, done: bool) -> None:
         click.echo(f"{'lost' if done else 'would be lost'}: {offsets}, {damage.lost_bytes} bytes{kept}")
         if damage.markers:
             click.echo(f"ends of transactions in there that are known: {len(damage.markers)}; they are written again")
-    if where.topic == "__mainstem_metadata" and any(each.first_offset < each.end_offset for each in found.damages):
-        click.echo("it has topics, their settings, users, rights and quotas: what was in there has to be set again")
+    if where.topic in _MEANS and any(each.first_offset < each.end_offset for each in found.damages):
+        click.echo(_MEANS[where.topic])
     if not done:
         click.echo("nothing was taken out, --yes does it; what is whole stays, also what follows")
     for producer_id, offset in found.open_transactions.items():

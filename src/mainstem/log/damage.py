@@ -12,8 +12,8 @@ else of two that contradict each other the later one counts. An epoch is set rig
 
 import re
 from collections import Counter
-from collections.abc import Iterator
-from itertools import count
+from collections.abc import Iterator, Sequence
+from itertools import count, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,12 +25,16 @@ from mainstem.log.epochs import epoch_at
 from mainstem.log.lost_markers import Hole, LostMarkers
 from mainstem.log.metadata import list_files
 from mainstem.log.partition import PartitionLog
-from mainstem.log.salvage import find_batches, whole_batch
+from mainstem.log.salvage import find_batches, readable_batch, whole_batch
 from mainstem.log.segment import LOG, OFFSETS, BadBatch, OpenFiles, Segment, file_name
-from mainstem.records import BatchHeader
-from mainstem.records.batch import OFFSET_AND_LENGTH, PREFIX
+from mainstem.records import BatchHeader, decode_header
+from mainstem.records.batch import BEFORE_LENGTH_COUNTS, MAGIC_AT, OFFSET_AND_LENGTH, PREFIX
 
 LOST = ".lost"
+_LENGTH = 8
+"""Where the length is in a batch; leader epoch and magic follow it."""
+_RUN = 32
+"""So many whole batches in a row are not asked whether others contradict them."""
 _WITNESSES = 4
 """So many of those behind a batch are asked what its offset is."""
 
@@ -119,7 +123,7 @@ class _Search:
     def run(self) -> list[Damage]:
         files = {int(path.stem): path for path in segment_files(self.partition.directory, self.disk)}
         bases = sorted(files | {base: None for base, segment in self.known.items() if segment.size})
-        for base, following in zip(bases, [*bases[1:], None], strict=True):
+        for base, following in zip_longest(bases, bases[1:]):
             if following is None or following > self.partition.log_start_offset:  # else its records are deleted
                 self.expected = max(self.expected, base)
                 limit = following
@@ -143,6 +147,11 @@ class _Search:
             try:
                 self._read_on(file, position)
             except BadBatch as error:
+                batch = self._readable(file, error.position)
+                if batch is not None:
+                    self._count(file, batch)
+                    position = error.position + batch.header.size
+                    continue
                 whole = self._next_whole(file, error.position)
                 self._add(file, error, whole)
                 if whole is None:
@@ -161,7 +170,8 @@ class _Search:
             return
         if file.size < file.known.size:
             raise BadBatch(f"{file.size} bytes, {file.known.size} bytes were durable", file.size)
-        if start == 0 and not file.is_dense and (offsets_crc or 1) != file.known.offsets_crc:
+        is_as_known = (offsets_crc or 1) == file.known.offsets_crc
+        if start == 0 and not file.is_dense and not is_as_known and not self._has_set_right(file):
             self._add_changed_offsets(file)
 
     def _fitting(self, file: _File, start: int) -> Iterator[_Batch]:
@@ -178,15 +188,18 @@ class _Search:
             if batch is None:
                 break
             expected = self.expected if last is None else last.header.next_offset
-            if not _fits(file, batch.header, expected):
-                if last is not None and not file.is_dense and _fits(file, batch.header, self.expected):
-                    offset, next_offset = last.header.base_offset, batch.header.base_offset
+            if _fits(file, batch.header, expected):
+                if last is not None:
+                    yield last
+            elif last is not None and not file.is_dense and _fits(file, batch.header, self.expected):
+                offset, next_offset = last.header.base_offset, batch.header.base_offset
+                if not _is_between(self.expected, last.header, next_offset):
                     raise BadBatch(f"offset {offset}, and {next_offset} follows", last.position)
+                yield self._set_offset(file, last, self.expected, f"offset {offset}, and {next_offset} follows")
+            else:
                 if last is not None:
                     yield last
                 batch = self._with_offset(file, batch, expected)
-            elif last is not None:
-                yield last
             last = batch
         if last is not None:
             yield last
@@ -194,12 +207,49 @@ class _Search:
     def _with_offset(self, file: _File, batch: _Batch, expected: int) -> _Batch:
         """The batch with the offset that it has to have, if what follows says so; BadBatch if not."""
         reason = f"offset {batch.header.base_offset}, expected {expected}" + ("" if file.is_dense else " or later")
-        moved = _by_what_follows(file, batch.position, batch.header, expected) if file.is_dense else batch.header
-        if moved.base_offset != expected or moved.next_offset > file.limit:
+        if file.is_dense:
+            moved = _by_what_follows(file, batch.position, batch.header, expected)
+            is_known = moved.base_offset == expected and moved.next_offset <= file.limit
+        else:
+            behind = _whole_batch(file, batch.position + batch.header.size)
+            is_known = behind is not None and _is_between(expected, batch.header, behind.base_offset)
+        if not is_known:
             raise BadBatch(reason, batch.position)
-        right = expected.to_bytes(8, "big")
-        self._set_right(file, batch.position, reason, expected, right)
-        return _Batch(batch.position, moved, memoryview(right + bytes(batch.data[len(right) :])))
+        return self._set_offset(file, batch, expected, reason)
+
+    def _readable(self, file: _File, position: int) -> _Batch | None:
+        """The batch there that does not check out, if only its length, its magic or an offset that is none of this
+        segment's is wrong: it is set right then, and nothing of it is lost.
+        """
+        data = readable_batch(file.segment.file, position, file.size) if position < file.size else None
+        if data is None:
+            return None
+        batch = _Batch(position, decode_header(data), memoryview(data))
+        if not _fits(file, batch.header, self.expected):
+            try:
+                batch = self._with_offset(file, batch, self.expected)
+            except BadBatch:
+                return None
+        elif data == file.segment.file.read(len(data), position):
+            return None  # it contradicts what follows
+        right, found = data[_LENGTH : MAGIC_AT + 1], file.segment.file.read(MAGIC_AT + 1, position)[_LENGTH:]
+        if found != right:
+            length, magic = int.from_bytes(found[:4], "big", signed=True), found[-1]
+            self._set_right(
+                file,
+                position + _LENGTH,
+                f"length {length} and magic {magic}, expected {len(data) - BEFORE_LENGTH_COUNTS} and {data[MAGIC_AT]}",
+                batch.header.base_offset,
+                right,
+            )
+        return batch
+
+    def _set_offset(self, file: _File, batch: _Batch, offset: int, reason: str) -> _Batch:
+        right = offset.to_bytes(8, "big")
+        self._set_right(file, batch.position, reason, offset, right)
+        last = offset + batch.header.last_offset_delta
+        header = msgspec.structs.replace(batch.header, base_offset=offset, last_offset=last)
+        return _Batch(batch.position, header, memoryview(right + bytes(batch.data[len(right) :])))
 
     def _count(self, file: _File, batch: _Batch) -> None:
         self.markers.add_batch(batch.header, batch.data)
@@ -226,11 +276,26 @@ class _Search:
             self._add(file, BadBatch(f"ends at offset {found}, expected {following}", file.size), None)
 
     def _next_whole(self, file: _File, position: int) -> tuple[int, BatchHeader] | None:
-        """The first batch from `position` on whose offsets fit in there, and its position; of two that contradict each
-        other the later one.
+        """The first batch from `position` on whose offsets fit in there, and its position. Of two that contradict each
+        other it is the one that more follow without a gap, or else the later: bytes of another segment may be in
+        between, or in somebody's records.
         """
+        best, most = None, 0
+        for run in _runs(file, position):
+            first = self._first_that_fits(file, run)
+            if first is not None and (best is None or first[1].base_offset < best[1].next_offset):
+                if len(run) >= most:
+                    best, most = first, len(run)
+            elif first is not None:
+                break
+            if len(run) == _RUN:
+                break
+        return best
+
+    def _first_that_fits(self, file: _File, run: Sequence[tuple[int, BatchHeader]]) -> tuple[int, BatchHeader] | None:
+        """Of batches that follow each other without a gap; of two that contradict each other the later one."""
         best = None
-        for at, found in _whole_batches(file, position):
+        for at, found in run:
             header = _by_what_follows(file, at, found, self.expected) if file.is_dense else found
             if self.expected <= header.base_offset and header.next_offset <= file.limit:
                 if best is not None and header.base_offset >= best[1].next_offset:
@@ -248,7 +313,7 @@ class _Search:
             end = max([self.partition.log_start_offset, self.partition.log_end_offset, *behind])
         end = max(first, end)
         lost = max(0, (file.size if goes_on is None else goes_on) - position)
-        kept_in = self._unused(first) if lost else None
+        kept_in = self._kept_in(first, file, position, lost) if lost else None
         reason = re.sub(r"^.*?: position \d+: (byte \d+: )?", "", str(error))
         self._judge(None if whole is None else whole[1])
         hole = self.markers.add_hole(first, end, self.epochs.last)
@@ -261,18 +326,33 @@ class _Search:
         damage = Damage(file.segment.path, position, reason, offset, offset, 0, position, None, set_right=right)
         self.found.append((damage, None))
 
+    def _has_set_right(self, file: _File) -> bool:
+        return any(damage.set_right and damage.path == file.segment.path for damage, _ in self.found)
+
     def _add_changed_offsets(self, file: _File) -> None:
         """Of which batch they are nothing tells: they are taken as they are."""
         path, end = file.segment.path, self.expected
         reason = "the offsets of its batches are not those that compaction wrote; they are taken as they are"
         self.found.append((Damage(path, 0, reason, end, end, 0, 0, None), None))
 
-    def _unused(self, offset: int) -> Path:
-        """A file for what is lost from `offset` on; with ``.1.lost`` and so on where repairs keep something already."""
+    def _kept_in(self, offset: int, file: _File, position: int, size: int) -> Path:
+        """A file for what is lost from `offset` on; with ``.1.lost`` and so on where repairs keep something else
+        already. One that a repair has begun with on a full disk is gone on with.
+        """
         taken = {damage.kept_in for damage, _ in self.found}
         names = (file_name(offset, f".{number}{LOST}" if number else LOST) for number in count())
         paths = (self.partition.directory / name for name in names)
-        return next(path for path in paths if path not in taken and not self.disk.exists(path))
+        return next(path for path in paths if path not in taken and self._may_keep(path, file, position, size))
+
+    def _may_keep(self, path: Path, file: _File, position: int, size: int) -> bool:
+        """Whether nothing else is kept in it."""
+        if not self.disk.exists(path):
+            return True
+        kept, bytes_ = self.disk.open(path), 1 << 20
+        return self.disk.file_size(path) == size and all(
+            kept.read(min(bytes_, size - at), at) == file.segment.file.read(min(bytes_, size - at), position + at)
+            for at in range(0, size, bytes_)
+        )
 
 
 class _Epochs:
@@ -311,7 +391,7 @@ def _by_what_follows(file: _File, position: int, header: BatchHeader, least: int
         if position == file.known.size:
             votes += [file.known.next_offset - count] * 2
             break
-        behind = whole_batch(file.segment.file, file.segment.base_offset, position, file.size)
+        behind = _whole_batch(file, position)
         if behind is None:
             break
         found = behind
@@ -325,6 +405,27 @@ def _fits(file: _File, header: BatchHeader, expected: int) -> bool:
     if header.next_offset > file.limit:
         return False
     return header.base_offset == expected if file.is_dense else header.base_offset >= expected
+
+
+def _is_between(expected: int, header: BatchHeader, next_offset: int) -> bool:
+    """Whether the batch fills the room between two others, whatever offset it says."""
+    return expected + header.last_offset_delta + 1 == next_offset
+
+
+def _whole_batch(file: _File, position: int) -> BatchHeader | None:
+    return whole_batch(file.segment.file, file.segment.base_offset, position, file.size)
+
+
+def _runs(file: _File, position: int) -> Iterator[list[tuple[int, BatchHeader]]]:
+    """The whole batches from `position` on, those together that follow each other without a gap, `_RUN` at most."""
+    run: list[tuple[int, BatchHeader]] = []
+    for at, header in _whole_batches(file, position):
+        if run and (len(run) == _RUN or at != run[-1][0] + run[-1][1].size):
+            yield run
+            run = []
+        run.append((at, header))
+    if run:
+        yield run
 
 
 def _whole_batches(file: _File, position: int) -> Iterator[tuple[int, BatchHeader]]:

@@ -11,6 +11,7 @@ the checkpoint meant for their producers is counted in from the journal.
 """
 
 import functools
+from bisect import bisect_right
 from pathlib import Path
 
 import msgspec
@@ -193,8 +194,9 @@ class PartitionRecovery:
         partition = self.partition
         base_offsets = [base for base in self._base_offsets if base >= self._beginning]
         replay.move_log_start(partition, base_offsets[0] if base_offsets else 0)
-        for base_offset in base_offsets:
-            path = partition.directory / file_name(base_offset, LOG)
+        paths = {base: partition.directory / file_name(base, LOG) for base in base_offsets}
+        filled = [base for base, path in paths.items() if self._disk.file_size(path)]
+        for base_offset, path in paths.items():
             if base_offset < partition.log_end_offset and not self._disk.file_size(path):
                 continue  # a full disk let nothing but its name through, and later there was room elsewhere
             partition.log_end_offset = max(partition.log_end_offset, base_offset)
@@ -202,7 +204,9 @@ class PartitionRecovery:
             if base_offset == base_offsets[-1]:
                 self._read_segment(segment)
             else:
-                self._count_batches(segment, self._disk.file_size(path))
+                place = bisect_right(filled, base_offset)
+                end_offset = filled[place] if place < len(filled) else None
+                self._count_batches(segment, self._disk.file_size(path), end_offset)
 
     def _read_segment(self, segment: Segment) -> None:
         """Count in the file's batches, and cut off a torn end."""
@@ -238,8 +242,8 @@ class PartitionRecovery:
             return False
         return any(True for _ in find_batches(segment.file, segment.base_offset, error.position + 1, size))
 
-    def _count_batches(self, segment: Segment, end: int) -> None:
-        """Check and count in what the segment holds up to `end`."""
+    def _count_batches(self, segment: Segment, end: int, end_offset: int | None = None) -> None:
+        """Check and count in what the segment holds up to `end`; all is below `end_offset`, where the next begins."""
         partition = self.partition
         whole, offsets_crc, dense = segment.size == 0, 0, True
         try:
@@ -250,6 +254,12 @@ class PartitionRecovery:
                     raise BadBatch(
                         f"{segment.path}: position {position}: offset {header.base_offset},"
                         f" expected {partition.log_end_offset} or later",
+                        position,
+                    )
+                if end_offset is not None and header.next_offset > end_offset:
+                    raise BadBatch(
+                        f"{segment.path}: position {position}: offset {header.base_offset}, expected less than"
+                        f" {end_offset}, where the next segment begins",
                         position,
                     )
                 # Without a checkpoint a batch may be of any age, and only its producer's own timestamp says which.

@@ -45,6 +45,29 @@ def whole_batch(file: File, base_offset: int, position: int, end: int) -> BatchH
     return _Segment(file, base_offset, end).whole_batch(position)
 
 
+def readable_batch(file: File, position: int, end: int) -> bytes | None:
+    """The batch that begins there, if nothing is wrong with it but what no CRC covers: its magic, or a bit of its
+    length, which are right in what is returned, or its offset, which is as it is found (blocking).
+    """
+    header = file.read(HEADER.size, position)
+    if len(header) < HEADER.size:
+        return None
+    offset, found = OFFSET_AND_LENGTH.unpack_from(header)
+    for bit in (0, *(1 << number for number in range(32))):
+        length = (found & 0xFFFF_FFFF) ^ bit
+        size = length + BEFORE_LENGTH_COUNTS
+        if HEADER.size <= size <= end - position:
+            batch = bytearray(file.read(size, position))
+            OFFSET_AND_LENGTH.pack_into(batch, 0, offset, length)
+            batch[MAGIC_AT] = _MAGIC[0]
+            try:
+                decode_header(batch)
+            except CorruptBatch:
+                continue
+            return bytes(batch)
+    return None
+
+
 class _Segment:
     """The bytes before `end` of a segment's file."""
 
