@@ -7,6 +7,7 @@ from mainstem.log.errors import CorruptFile
 from mainstem.log.metadata import (
     META_PROPERTIES,
     UnsupportedFormat,
+    _with_crc,
     decode_topic_id,
     encode_topic_id,
     open_directory_metadata,
@@ -37,7 +38,8 @@ def test_a_directory_keeps_its_cluster_id(tmp_path):
 def test_a_directory_of_a_later_program(tmp_path):
     open_directory_metadata(SystemDisk(), tmp_path)
     path = tmp_path / META_PROPERTIES
-    path.write_text(path.read_text().replace("mainstem.format=1", "mainstem.format=2"))
+    head = path.read_bytes().rpartition(b"mainstem.crc32c=")[0].replace(b"mainstem.format=1", b"mainstem.format=2")
+    path.write_bytes(_with_crc(head))
     with pytest.raises(UnsupportedFormat, match=r"meta\.properties: format 2, this program reads up to 1"):
         open_directory_metadata(SystemDisk(), tmp_path)
 
@@ -49,6 +51,26 @@ def test_a_damaged_file(tmp_path, content):
     (tmp_path / META_PROPERTIES).write_text(content)
     with pytest.raises(CorruptFile, match=r"expected cluster\.id and mainstem\.format"):
         open_directory_metadata(SystemDisk(), tmp_path)
+
+
+def test_each_flipped_bit_is_found(tmp_path):
+    """It was another cluster then, or another directory."""
+    open_directory_metadata(SystemDisk(), tmp_path)
+    path = tmp_path / META_PROPERTIES
+    whole = path.read_bytes()
+    for place in range(8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[place // 8] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        with pytest.raises((CorruptFile, UnsupportedFormat), match=META_PROPERTIES):
+            open_directory_metadata(SystemDisk(), tmp_path)
+
+
+def test_a_file_of_before_has_no_crc(tmp_path):
+    made = open_directory_metadata(SystemDisk(), tmp_path)
+    path = tmp_path / META_PROPERTIES
+    path.write_bytes(path.read_bytes().rpartition(b"mainstem.crc32c=")[0])
+    assert open_directory_metadata(SystemDisk(), tmp_path) == made
 
 
 def test_two_directories_are_two_clusters(tmp_path):

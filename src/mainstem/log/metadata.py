@@ -8,6 +8,7 @@
                                                 node.id=1
                                                 directory.id=8x1GXFDYTYSwIzVfhGc8Yw
                                                 mainstem.format=1
+                                                mainstem.crc32c=1c5f9ac0        of all that is before
 """
 
 import base64
@@ -15,6 +16,7 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import msgspec
+from crc32c import crc32c
 
 from mainstem.core import UserError
 from mainstem.log.disk import Disk
@@ -24,6 +26,9 @@ PARTITION_METADATA = "partition.metadata"
 DELETED = "-delete"
 META_PROPERTIES = "meta.properties"
 FORMAT = 1
+_CRC = b"mainstem.crc32c="
+_RESTORE = "restore the file from a copy"
+_NAMES = {"version", "cluster.id", "node.id", "directory.id", "mainstem.format"}
 
 
 class UnsupportedFormat(UserError):
@@ -111,25 +116,34 @@ def open_directory_metadata(disk: Disk, directory: Path) -> DirectoryMetadata:
     """
     path = directory / META_PROPERTIES
     try:
-        pairs = _pairs(disk.read_file(path), "=")
+        data = disk.read_file(path)
     except FileNotFoundError:
         made = DirectoryMetadata(encode_topic_id(uuid4()), encode_topic_id(uuid4()))
         lines = ["version=1", f"cluster.id={made.cluster_id}", "node.id=1", f"directory.id={made.directory_id}"]
-        disk.write_atomically(path, "\n".join([*lines, f"mainstem.format={FORMAT}", ""]).encode())
+        disk.write_atomically(path, _with_crc("\n".join([*lines, f"mainstem.format={FORMAT}", ""]).encode()))
         return made
+    head, is_there, _ = data.rpartition(_CRC)
+    pairs = _pairs(head or data, "=")
     if not pairs.get("mainstem.format", "").isdigit() or "cluster.id" not in pairs:
         if "cluster.id" in pairs and "node.id" in pairs:
             raise UnsupportedFormat(
                 f"{path}: expected mainstem.format, found a data directory of Apache Kafka",
                 hint="give the log a directory of its own",
             )
-        raise CorruptFile(f"{path}: expected cluster.id and mainstem.format", hint="restore the file from a copy")
+        raise CorruptFile(f"{path}: expected cluster.id and mainstem.format", hint=_RESTORE)
+    # A file of before has no CRC; it has no other lines than these, either.
+    if data != _with_crc(head) if is_there else (pairs.keys() != _NAMES or data.count(b"\n") != len(_NAMES)):
+        raise CorruptFile(f"{path}: it is not as it was written, by its CRC", hint=_RESTORE)
     if int(pairs["mainstem.format"]) > FORMAT:
         raise UnsupportedFormat(
             f"{path}: format {pairs['mainstem.format']}, this program reads up to {FORMAT}",
             hint="use the newer program, or another data directory",
         )
     return DirectoryMetadata(pairs["cluster.id"], pairs.get("directory.id", ""))
+
+
+def _with_crc(head: bytes) -> bytes:
+    return head + _CRC + b"%08x\n" % crc32c(head)
 
 
 def _pairs(data: bytes, separator: str) -> dict[str, str]:
