@@ -170,6 +170,79 @@ def test_an_offset_that_cannot_be_says_nothing_of_the_batch_before_it(tmp_path):
     run(test())
 
 
+def test_an_old_batch_behind_the_end_leaves_no_trace(tmp_path):
+    """It is cut off as a torn end; the CRC of the offsets that was kept had it in, and the next start refused all."""
+
+    async def test():
+        log = await open_log(tmp_path)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        for value in (b"a", b"b", b"c"):
+            await partition.append(batch(value * 60))
+        abandon(log)
+        data = segment(tmp_path).read_bytes()
+        segment(tmp_path).write_bytes(data + data[: len(data) // 3])
+        for _ in range(2):
+            log = await open_log(tmp_path)
+            assert log.partitions[TP].error is None
+            assert [value[:1] for value in await values(log.partitions[TP])] == [b"a", b"b", b"c"]
+            await log.close()
+
+    run(test())
+
+
+def test_a_segment_that_others_bytes_are_in_is_told_up_to_its_end(tmp_path):
+    """One batch of them that fits was taken for its last: offsets behind it were lost, and told as none."""
+
+    async def test():
+        log = await open_log(tmp_path)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        for number in range(8):
+            if number == 5:
+                partition.roll()
+            await partition.append(batch(b"%d" % number * 60))
+        await log.close()
+        data = segment(tmp_path).read_bytes()
+        segment(tmp_path).write_bytes(b"x" * len(data) + data[: len(data) // 5])
+        found = (await repair(tmp_path, TP, clock=ManualClock(), mend=True)).damages
+        lost = {offset for each in found for offset in range(each.first_offset, each.end_offset)}
+        log = await open_log(tmp_path)
+        left = {record.offset for record in await read_all(log.partitions[TP])}
+        assert lost | left == set(range(8))
+        assert left == {0, 5, 6, 7}
+        await log.close()
+
+    run(test())
+
+
+@pytest.mark.parametrize("is_behind_empty", [False, True])
+def test_where_nothing_is_left_a_client_gets_to_the_end(tmp_path, is_behind_empty):
+    """Of a compacted topic an empty segment may be left, and the log begins there."""
+
+    async def test():
+        topic = TopicConfig(cleanup_policy="compact", min_cleanable_dirty_ratio=0.0, segment_bytes=150)
+        log = await open_log(tmp_path)
+        partition = await log.create_partition(TP, TOPIC_ID, topic)
+        for value in (b"a", b"b"):
+            await partition.append(batch(value * 60, key=b"k"))
+            partition.roll()
+        if is_behind_empty:
+            await log.housekeep()
+            assert segment(tmp_path).stat().st_size == 0
+        await partition.append(batch(b"c" * 60, key=b"k"))
+        await log.close()
+        for path in (tmp_path / str(TP)).glob("*.log"):
+            path.write_bytes(bytes(path.stat().st_size))
+        await repair(tmp_path, TP, clock=ManualClock(), mend=True)
+        log = await open_log(tmp_path)
+        partition = log.partitions[TP]
+        found = list(iter_headers(joined(await partition.read(partition.log_start_offset, 1 << 20))))
+        assert partition.log_end_offset == 3
+        assert partition.log_start_offset == 3 or [(each.count, each.next_offset) for each in found] == [(0, 3)]
+        await log.close()
+
+    run(test())
+
+
 def test_where_nothing_follows_a_batch_without_records_does(tmp_path):
     """Kafka's clients ask for what lies behind the last batch that they were given, and wait for ever where the log
     ends later; those that read up to its end never got there.

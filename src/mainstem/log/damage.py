@@ -115,7 +115,7 @@ class _Search:
         self.expected = 0
         """The next batch begins here, or behind it."""
         self.has_any = False
-        """Whether there are batches before it."""
+        """Whether there are batches before it, or an empty segment, which the log may begin in."""
         self.unjudged: tuple[_File, _Batch] | None = None
         """The last batch, whose leader epoch the next one may contradict."""
         self.found: list[tuple[Damage, Hole | None]] = []
@@ -133,6 +133,7 @@ class _Search:
                 size = self.disk.file_size(files[base]) if base in files else 0
                 file = _File(segment, size, following, limit, self.known.get(base))
                 self._read(file)
+                self.has_any = self.has_any or not (size or (file.known and file.known.size))
                 if following is not None and following not in self.known and self.saved:
                     self._check_gap(file, following)
         self._judge(None)
@@ -170,6 +171,8 @@ class _Search:
             return
         if file.size < file.known.size:
             raise BadBatch(f"{file.size} bytes, {file.known.size} bytes were durable", file.size)
+        if file.is_dense and file.known.size and self.expected < file.known.next_offset:
+            raise BadBatch(f"ends at offset {self.expected}, expected {file.known.next_offset}", file.size)
         is_as_known = (offsets_crc or 1) == file.known.offsets_crc
         if start == 0 and not file.is_dense and not is_as_known and not self._has_set_right(file):
             self._add_changed_offsets(file)

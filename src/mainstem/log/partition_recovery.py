@@ -248,8 +248,6 @@ class PartitionRecovery:
         whole, offsets_crc, dense = segment.size == 0, 0, True
         try:
             for position, header, batch in segment.scan(segment.size, end):
-                dense = dense and header.base_offset == segment.next_offset
-                offsets_crc = crc32c(batch[: PREFIX.size], offsets_crc)
                 if header.base_offset < partition.log_end_offset:
                     raise BadBatch(
                         f"{segment.path}: position {position}: offset {header.base_offset},"
@@ -262,6 +260,8 @@ class PartitionRecovery:
                         f" {end_offset}, where the next segment begins",
                         position,
                     )
+                dense = dense and header.base_offset == segment.next_offset
+                offsets_crc = crc32c(batch[: PREFIX.size], offsets_crc)
                 # Without a checkpoint a batch may be of any age, and only its producer's own timestamp says which.
                 append_ms = header.max_timestamp if self.words is None else None
                 replay.count_in(partition, header, batch, append_ms=append_ms)
