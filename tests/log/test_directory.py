@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import re
 import shutil
 import threading
 import time
@@ -618,3 +619,28 @@ def test_two_thousand_partitions_open_without_trouble(tmp_path):
 
     run(start())
     assert time.perf_counter() - started < 20  # about 0.5 s on an idle machine
+
+
+def test_segments_that_nothing_says_whose_they_are_can_be_had_again(tmp_path):
+    """What was to be done gave them up: a topic that is there cannot be created again."""
+
+    async def test():
+        log = await open_log(tmp_path)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        await partition.append(batch(b"kept"))
+        await log.close()
+        missing = tmp_path / str(TP) / "partition.metadata"
+        for path in (missing, tmp_path / "checkpoint", tmp_path / "journal.0", tmp_path / "journal.1"):
+            path.unlink()
+        log = await open_log(tmp_path)
+        with pytest.raises(StorageError) as caught:
+            await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        await log.close()
+        found = re.search(r"version: 0 and (topic_id: \S+),", caught.value.hint)
+        assert found is not None
+        missing.write_text(f"version: 0\n{found[1]}\n")
+        log = await open_log(tmp_path)
+        assert await values(log.partitions[TP]) == [b"kept"]
+        await log.close()
+
+    run(test())

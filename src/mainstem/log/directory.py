@@ -26,6 +26,7 @@ from mainstem.log.metadata import (
     DirectoryMetadata,
     create_files,
     doomed_name,
+    encode_topic_id,
     list_files,
     open_directory_metadata,
     read_topic_id,
@@ -179,7 +180,8 @@ class LogDirectory:
         if segments and found is None:
             raise StorageError(
                 f"{partition.directory}: expected nothing, found segments, and no {PARTITION_METADATA} that says whose",
-                hint="move the directory away, then create the topic again",
+                hint=f"where they are its records, write two lines into that, version: 0 and topic_id: "
+                f"{encode_topic_id(partition.topic_id)}, and start again; otherwise move the directory away",
             )
         create_files(self._disk, partition.directory, partition.topic_id)
 

@@ -9,7 +9,7 @@ their order, with the holes between them:
    and was not open when the checkpoint was written, the end may have been there;
 2. `add_batch`: where the producer's next marker commits, nothing is missing, or nothing that anybody would notice;
    where it aborts what began behind the hole, the end of the one before was in it;
-3. `markers`: so it was of those that nothing has ended.
+3. `finish`: so it was of those that nothing has ended.
 """
 
 from bisect import bisect_left
