@@ -192,8 +192,9 @@ class ExpectedPartition:
 
     def _check_start(self, found: int, *, checkpoint_lost: bool) -> None:
         starts = {self.start, *self.later_starts}
-        cut = all(not record[1] for record in self.records[max(starts) : found])
-        legal = found in starts or (cut and found > max(starts)) or (self.expires and found >= self.start)
+        before = max((start for start in starts if start <= found), default=found)
+        cut = any(start < found for start in starts) and all(not record[1] for record in self.records[before:found])
+        legal = found in starts or cut or (self.expires and found >= self.start)
         if checkpoint_lost:  # a log start offset may have been there alone
             legal = legal or found <= max(starts)
         assert legal, f"{self} starts at {found}, expected one of {sorted(starts)}"

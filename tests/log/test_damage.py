@@ -85,6 +85,21 @@ def test_what_no_crc_covers_is_set_right(tmp_path, number, place, flipped):
     run(test())
 
 
+def test_what_no_crc_covers_is_set_right_all_at_once(tmp_path):
+    """The wrong leader epoch was written over the right one, with the length before it."""
+
+    async def test():
+        starts = await fill(tmp_path, *(b"%d" % n for n in range(9)))
+        before = segment(tmp_path).read_bytes()
+        for place in (OFFSET, LENGTH, EPOCH, MAGIC):
+            change(tmp_path, starts[3] + place)
+        assert {lost for *_, lost in await found(tmp_path)} == {0}
+        assert await left(tmp_path) == {n: b"%d" % n for n in range(9)}
+        assert segment(tmp_path).read_bytes().startswith(before)
+
+    run(test())
+
+
 def test_bytes_of_another_segment_in_between_are_not_taken_for_the_logs(tmp_path):
     """They were, where two of them followed each other, and all up to their offsets was lost."""
 

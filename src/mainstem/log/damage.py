@@ -28,11 +28,11 @@ from mainstem.log.partition import PartitionLog
 from mainstem.log.salvage import find_batches, readable_batch, whole_batch
 from mainstem.log.segment import LOG, OFFSETS, BadBatch, OpenFiles, Segment, file_name
 from mainstem.records import BatchHeader, decode_header
-from mainstem.records.batch import BEFORE_LENGTH_COUNTS, MAGIC_AT, OFFSET_AND_LENGTH, PREFIX
+from mainstem.records.batch import MAGIC_AT, OFFSET_AND_LENGTH, PREFIX
 
 LOST = ".lost"
 _LENGTH = 8
-"""Where the length is in a batch; leader epoch and magic follow it."""
+"""Where the length is in a batch; the leader epoch follows it."""
 _RUN = 32
 """So many whole batches in a row are not asked whether others contradict them."""
 _WITNESSES = 4
@@ -235,16 +235,12 @@ class _Search:
                 return None
         elif data == file.segment.file.read(len(data), position):
             return None  # it contradicts what follows
-        right, found = data[_LENGTH : MAGIC_AT + 1], file.segment.file.read(MAGIC_AT + 1, position)[_LENGTH:]
-        if found != right:
-            length, magic = int.from_bytes(found[:4], "big", signed=True), found[-1]
-            self._set_right(
-                file,
-                position + _LENGTH,
-                f"length {length} and magic {magic}, expected {len(data) - BEFORE_LENGTH_COUNTS} and {data[MAGIC_AT]}",
-                batch.header.base_offset,
-                right,
-            )
+        found = file.segment.file.read(MAGIC_AT + 1, position)
+        for what, at, size in (("length", _LENGTH, 4), ("magic", MAGIC_AT, 1)):  # not what is between: the leader epoch
+            wrong, right = found[at : at + size], data[at : at + size]
+            if wrong != right:
+                reason = f"{what} {int.from_bytes(wrong, signed=True)}, expected {int.from_bytes(right)}"
+                self._set_right(file, position + at, reason, batch.header.base_offset, right)
         return batch
 
     def _set_offset(self, file: _File, batch: _Batch, offset: int, reason: str) -> _Batch:
