@@ -9,6 +9,7 @@ from hypothesis import given
 
 from mainstem.log import SystemDisk
 from mainstem.log import disk as disk_module
+from mainstem.log.disk import SystemFile
 from tests.log.simulated_disk import SimulatedDisk
 from tests.log.support import drop_from_page_cache, skip_unless_told_of_the_page_cache
 
@@ -35,6 +36,18 @@ def test_more_pieces_than_one_call_takes(disk, tmp_path):
     file = disk.open(tmp_path / "file", create=True)
     file.write([bytes([n % 251]) for n in range(3_000)], 0)
     assert file.read(4_000, 0) == bytes(n % 251 for n in range(3_000))
+
+
+def test_what_the_disk_refuses_names_the_file(tmp_path):
+    full = SystemFile(tmp_path / "full", os.open("/dev/full", os.O_RDWR))
+    with pytest.raises(OSError, match=r"No space left on device: '.*/full'"):
+        full.write([b"one"], 0)
+    pipe, other_end = os.pipe()
+    os.close(other_end)
+    for call in (SystemFile.sync, lambda file: file.truncate(0)):
+        with pytest.raises(OSError, match=r"Invalid argument: '.*/pipe'"):
+            call(SystemFile(tmp_path / "pipe", os.dup(pipe)))
+    os.close(pipe)
 
 
 def test_a_cached_read_gives_what_was_just_written(disk, tmp_path):

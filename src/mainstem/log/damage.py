@@ -1,9 +1,8 @@
 """What is damaged of a partition: the batches that do not check out, and what is whole behind them.
 
 A segment is read from its beginning. Where a batch does not check out, or bytes are missing that were durable, the next
-one that does is looked for (`salvage`), with offsets that are not given yet: what lies between is lost. Offsets and
-leader epochs no CRC covers. Where compaction has left no gaps, an offset is what most of the batches behind say of it;
-else of two that contradict each other the later one counts. An epoch is set right by those around it.
+one that does is looked for, with offsets that are not given yet (`damaged_segment`): what lies between is lost. An
+offset that is wrong is set right where its neighbours say what it is, a leader epoch by those around it.
 
     offsets 10-14 │ bad CRC │ 17-19          15 and 16 are lost
             10-14 │ 79-80   │ 17-19          79 is set right: it is 15
@@ -11,8 +10,7 @@ else of two that contradict each other the later one counts. An epoch is set rig
 """
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import count, zip_longest
 from pathlib import Path
 from typing import NamedTuple
@@ -20,12 +18,13 @@ from typing import NamedTuple
 import msgspec
 from crc32c import crc32c
 
+from mainstem.log.damaged_segment import DamagedSegment, is_between
 from mainstem.log.disk import Disk
 from mainstem.log.epochs import epoch_at
 from mainstem.log.lost_markers import Hole, LostMarkers
 from mainstem.log.metadata import list_files
 from mainstem.log.partition import PartitionLog
-from mainstem.log.salvage import find_batches, readable_batch, whole_batch
+from mainstem.log.salvage import readable_batch
 from mainstem.log.segment import LOG, OFFSETS, BadBatch, OpenFiles, Segment, file_name
 from mainstem.records import BatchHeader, decode_header
 from mainstem.records.batch import MAGIC_AT, OFFSET_AND_LENGTH, PREFIX
@@ -33,10 +32,6 @@ from mainstem.records.batch import MAGIC_AT, OFFSET_AND_LENGTH, PREFIX
 LOST = ".lost"
 _LENGTH = 8
 """Where the length is in a batch; the leader epoch follows it."""
-_RUN = 32
-"""So many whole batches in a row are not asked whether others contradict them."""
-_WITNESSES = 4
-"""So many of those behind a batch are asked what its offset is."""
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -78,27 +73,23 @@ def segment_files(directory: Path, disk: Disk) -> list[Path]:
     return [path for path in found if not disk.is_directory(path)]
 
 
-class _File(NamedTuple):
-    """A segment's file."""
-
-    segment: Segment
-    size: int
-    following: int | None
-    """Where the next segment begins; None for the last one."""
-    limit: int
-    """No batch in it ends behind this offset."""
-    known: Segment | None
-    """The segment as it was before it was damaged."""
-
-    @property
-    def is_dense(self) -> bool:
-        return self.known is not None and self.known.is_dense
-
-
 class _Batch(NamedTuple):
     position: int
     header: BatchHeader
     data: memoryview
+
+
+def _with_following(batches: Iterator[_Batch]) -> Iterator[tuple[_Batch, _Batch | None]]:
+    """Each with the one behind it; None behind the last, also of those before a BadBatch."""
+    batch = next(batches, None)
+    while batch is not None:
+        try:
+            following = next(batches, None)
+        except BadBatch:
+            yield batch, None
+            raise
+        yield batch, following
+        batch = following
 
 
 class _Search:
@@ -116,7 +107,7 @@ class _Search:
         """The next batch begins here, or behind it."""
         self.has_any = False
         """Whether there are batches before it, or an empty segment, which the log may begin in."""
-        self.unjudged: tuple[_File, _Batch] | None = None
+        self.unjudged: tuple[DamagedSegment, _Batch] | None = None
         """The last batch, whose leader epoch the next one may contradict."""
         self.found: list[tuple[Damage, Hole | None]] = []
 
@@ -131,7 +122,7 @@ class _Search:
                     limit = self.partition.log_end_offset if self.end_is_known else base + OFFSETS
                 segment = Segment(self.partition.directory, base, self.opened)
                 size = self.disk.file_size(files[base]) if base in files else 0
-                file = _File(segment, size, following, limit, self.known.get(base))
+                file = DamagedSegment(segment, size, following, limit, self.known.get(base))
                 self._read(file)
                 self.has_any = self.has_any or not (size or (file.known and file.known.size))
                 if following is not None and following not in self.known and self.saved:
@@ -142,7 +133,7 @@ class _Search:
         found = (msgspec.structs.replace(each, markers=hole.markers) if hole else each for each, hole in self.found)
         return sorted(found, key=lambda each: (each.path, each.position))
 
-    def _read(self, file: _File) -> None:
+    def _read(self, file: DamagedSegment) -> None:
         position = 0
         while True:
             try:
@@ -153,7 +144,7 @@ class _Search:
                     self._count(file, batch)
                     position = error.position + batch.header.size
                     continue
-                whole = self._next_whole(file, error.position)
+                whole = file.next_whole(error.position, self.expected)
                 self._add(file, error, whole)
                 if whole is None:
                     return
@@ -161,7 +152,7 @@ class _Search:
             else:
                 return
 
-    def _read_on(self, file: _File, start: int) -> None:
+    def _read_on(self, file: DamagedSegment, start: int) -> None:
         """Every batch from `start` on; BadBatch at the first that does not check out, or where bytes are missing."""
         offsets_crc = 0
         for batch in self._fitting(file, start):
@@ -177,50 +168,34 @@ class _Search:
         if start == 0 and not file.is_dense and not is_as_known and not self._has_set_right(file):
             self._add_changed_offsets(file)
 
-    def _fitting(self, file: _File, start: int) -> Iterator[_Batch]:
-        """The batches as long as their offsets fit; each is held back until the next one does not contradict it."""
-        last: _Batch | None = None
-        batches = map(_Batch._make, file.segment.scan(start, file.size))
-        while True:
-            try:
-                batch = next(batches, None)
-            except BadBatch:
-                if last is not None:
-                    yield last
-                raise
-            if batch is None:
-                break
-            expected = self.expected if last is None else last.header.next_offset
-            if _fits(file, batch.header, expected):
-                if last is not None:
-                    yield last
-            elif last is not None and not file.is_dense and _fits(file, batch.header, self.expected):
-                offset, next_offset = last.header.base_offset, batch.header.base_offset
-                if not _is_between(self.expected, last.header, next_offset):
-                    raise BadBatch(f"offset {offset}, and {next_offset} follows", last.position)
-                yield self._set_offset(file, last, self.expected, f"offset {offset}, and {next_offset} follows")
+    def _fitting(self, file: DamagedSegment, start: int) -> Iterator[_Batch]:
+        """The batches as long as their offsets fit, none that the next one contradicts; who is given one counts it."""
+        for batch, following in _with_following(map(_Batch._make, file.segment.scan(start, file.size))):
+            header, expected = batch.header, self.expected
+            if not file.fits(header, expected):
+                yield self._with_offset(file, batch, expected)
+            elif following is None or not file.contradicts(header, following.header, expected):
+                yield batch
             else:
-                if last is not None:
-                    yield last
-                batch = self._with_offset(file, batch, expected)
-            last = batch
-        if last is not None:
-            yield last
+                reason = f"offset {header.base_offset}, and {following.header.base_offset} follows"
+                if not is_between(expected, header, following.header.base_offset):
+                    raise BadBatch(reason, batch.position)
+                yield self._set_offset(file, batch, expected, reason)
 
-    def _with_offset(self, file: _File, batch: _Batch, expected: int) -> _Batch:
+    def _with_offset(self, file: DamagedSegment, batch: _Batch, expected: int) -> _Batch:
         """The batch with the offset that it has to have, if what follows says so; BadBatch if not."""
         reason = f"offset {batch.header.base_offset}, expected {expected}" + ("" if file.is_dense else " or later")
         if file.is_dense:
-            moved = _by_what_follows(file, batch.position, batch.header, expected)
+            moved = file.by_what_follows(batch.position, batch.header, expected)
             is_known = moved.base_offset == expected and moved.next_offset <= file.limit
         else:
-            behind = _whole_batch(file, batch.position + batch.header.size)
-            is_known = behind is not None and _is_between(expected, batch.header, behind.base_offset)
+            behind = file.whole_batch(batch.position + batch.header.size)
+            is_known = behind is not None and is_between(expected, batch.header, behind.base_offset)
         if not is_known:
             raise BadBatch(reason, batch.position)
         return self._set_offset(file, batch, expected, reason)
 
-    def _readable(self, file: _File, position: int) -> _Batch | None:
+    def _readable(self, file: DamagedSegment, position: int) -> _Batch | None:
         """The batch there that does not check out, if only its length, its magic or an offset that is none of this
         segment's is wrong: it is set right then, and nothing of it is lost.
         """
@@ -228,7 +203,7 @@ class _Search:
         if data is None:
             return None
         batch = _Batch(position, decode_header(data), memoryview(data))
-        if not _fits(file, batch.header, self.expected):
+        if not file.fits(batch.header, self.expected):
             try:
                 batch = self._with_offset(file, batch, self.expected)
             except BadBatch:
@@ -243,14 +218,14 @@ class _Search:
                 self._set_right(file, position + at, reason, batch.header.base_offset, right)
         return batch
 
-    def _set_offset(self, file: _File, batch: _Batch, offset: int, reason: str) -> _Batch:
+    def _set_offset(self, file: DamagedSegment, batch: _Batch, offset: int, reason: str) -> _Batch:
         right = offset.to_bytes(8, "big")
         self._set_right(file, batch.position, reason, offset, right)
         last = offset + batch.header.last_offset_delta
         header = msgspec.structs.replace(batch.header, base_offset=offset, last_offset=last)
         return _Batch(batch.position, header, memoryview(right + bytes(batch.data[len(right) :])))
 
-    def _count(self, file: _File, batch: _Batch) -> None:
+    def _count(self, file: DamagedSegment, batch: _Batch) -> None:
         self.markers.add_batch(batch.header, batch.data)
         self.expected, self.has_any = batch.header.next_offset, True
         self._judge(batch.header)
@@ -268,47 +243,19 @@ class _Search:
             position = batch.position + OFFSET_AND_LENGTH.size
             self._set_right(file, position, reason, header.base_offset, right.to_bytes(4, "big", signed=True))
 
-    def _check_gap(self, file: _File, following: int) -> None:
+    def _check_gap(self, file: DamagedSegment, following: int) -> None:
         """The end of a file is gone that only the page cache was trusted with; what is deleted of it may be."""
         found, self.expected = self.expected, max(self.expected, self.partition.log_start_offset)
         if self.expected < following:
             self._add(file, BadBatch(f"ends at offset {found}, expected {following}", file.size), None)
 
-    def _next_whole(self, file: _File, position: int) -> tuple[int, BatchHeader] | None:
-        """The first batch from `position` on whose offsets fit in there, and its position. Of two that contradict each
-        other it is the one that more follow without a gap, or else the later: bytes of another segment may be in
-        between, or in somebody's records.
-        """
-        best, most = None, 0
-        for run in _runs(file, position):
-            first = self._first_that_fits(file, run)
-            if first is not None and (best is None or first[1].base_offset < best[1].next_offset):
-                if len(run) >= most:
-                    best, most = first, len(run)
-            elif first is not None:
-                break
-            if len(run) == _RUN:
-                break
-        return best
-
-    def _first_that_fits(self, file: _File, run: Sequence[tuple[int, BatchHeader]]) -> tuple[int, BatchHeader] | None:
-        """Of batches that follow each other without a gap; of two that contradict each other the later one."""
-        best = None
-        for at, found in run:
-            header = _by_what_follows(file, at, found, self.expected) if file.is_dense else found
-            if self.expected <= header.base_offset and header.next_offset <= file.limit:
-                if best is not None and header.base_offset >= best[1].next_offset:
-                    break
-                best = at, header
-        return best
-
-    def _add(self, file: _File, error: BadBatch, whole: tuple[int, BatchHeader] | None) -> None:
+    def _add(self, file: DamagedSegment, error: BadBatch, whole: tuple[int, BatchHeader] | None) -> None:
         """What does not check out, up to the batch `whole` if there is one in this file."""
         first, position = self.expected, error.position
         goes_on = None if whole is None else whole[0]
         end = file.following if whole is None else whole[1].base_offset
         if end is None:  # no offset is given again that any batch has had which the damage has left whole
-            behind = [] if self.end_is_known else [header.next_offset for _, header in _whole_batches(file, position)]
+            behind = [] if self.end_is_known else [header.next_offset for _, header in file.whole_batches(position)]
             end = max([self.partition.log_start_offset, self.partition.log_end_offset, *behind])
         end = max(first, end)
         lost = max(0, (file.size if goes_on is None else goes_on) - position)
@@ -321,20 +268,20 @@ class _Search:
         self.found.append((damage, hole))
         self.expected = end
 
-    def _set_right(self, file: _File, position: int, reason: str, offset: int, right: bytes) -> None:
+    def _set_right(self, file: DamagedSegment, position: int, reason: str, offset: int, right: bytes) -> None:
         damage = Damage(file.segment.path, position, reason, offset, offset, 0, position, None, set_right=right)
         self.found.append((damage, None))
 
-    def _has_set_right(self, file: _File) -> bool:
+    def _has_set_right(self, file: DamagedSegment) -> bool:
         return any(damage.set_right and damage.path == file.segment.path for damage, _ in self.found)
 
-    def _add_changed_offsets(self, file: _File) -> None:
+    def _add_changed_offsets(self, file: DamagedSegment) -> None:
         """Of which batch they are nothing tells: they are taken as they are."""
         path, end = file.segment.path, self.expected
         reason = "the offsets of its batches are not those that compaction wrote; they are taken as they are"
         self.found.append((Damage(path, 0, reason, end, end, 0, 0, None), None))
 
-    def _kept_in(self, offset: int, file: _File, position: int, size: int) -> Path:
+    def _kept_in(self, offset: int, file: DamagedSegment, position: int, size: int) -> Path:
         """A file for what is lost from `offset` on; with ``.1.lost`` and so on where repairs keep something else
         already. One that a repair has begun with on a full disk is gone on with.
         """
@@ -343,7 +290,7 @@ class _Search:
         paths = (self.partition.directory / name for name in names)
         return next(path for path in paths if path not in taken and self._may_keep(path, file, position, size))
 
-    def _may_keep(self, path: Path, file: _File, position: int, size: int) -> bool:
+    def _may_keep(self, path: Path, file: DamagedSegment, position: int, size: int) -> bool:
         """Whether nothing else is kept in it."""
         if not self.disk.exists(path):
             return True
@@ -374,59 +321,3 @@ class _Epochs:
             right = known if self.last <= known and (following is None or known <= most) else right
         self.last = right
         return right
-
-
-def _by_what_follows(file: _File, position: int, header: BatchHeader, least: int) -> BatchHeader:
-    """The batch there with the offset that most say of those that follow it without a gap, the end of the segment, as
-    it was known, among them; where as many say one as the other, the later ones count. None counts that says less than
-    `least`, or more than there is room for.
-    """
-    assert file.known is not None
-    length = header.next_offset - header.base_offset
-    votes, found, count = [header.base_offset], header, 0
-    for _ in range(_WITNESSES):
-        count += found.last_offset - found.base_offset + 1
-        position += found.size
-        if position == file.known.size:
-            votes += [file.known.next_offset - count] * 2
-            break
-        behind = _whole_batch(file, position)
-        if behind is None:
-            break
-        found = behind
-        votes.append(found.base_offset - count)
-    possible = [vote for vote in reversed(votes) if least <= vote <= file.limit - length]
-    offset = Counter(possible).most_common(1)[0][0] if possible else header.base_offset
-    return msgspec.structs.replace(header, base_offset=offset, last_offset=offset + length - 1)
-
-
-def _fits(file: _File, header: BatchHeader, expected: int) -> bool:
-    if header.next_offset > file.limit:
-        return False
-    return header.base_offset == expected if file.is_dense else header.base_offset >= expected
-
-
-def _is_between(expected: int, header: BatchHeader, next_offset: int) -> bool:
-    """Whether the batch fills the room between two others, whatever offset it says."""
-    return expected + header.last_offset_delta + 1 == next_offset
-
-
-def _whole_batch(file: _File, position: int) -> BatchHeader | None:
-    return whole_batch(file.segment.file, file.segment.base_offset, position, file.size)
-
-
-def _runs(file: _File, position: int) -> Iterator[list[tuple[int, BatchHeader]]]:
-    """The whole batches from `position` on, those together that follow each other without a gap, `_RUN` at most."""
-    run: list[tuple[int, BatchHeader]] = []
-    for at, header in _whole_batches(file, position):
-        if run and (len(run) == _RUN or at != run[-1][0] + run[-1][1].size):
-            yield run
-            run = []
-        run.append((at, header))
-    if run:
-        yield run
-
-
-def _whole_batches(file: _File, position: int) -> Iterator[tuple[int, BatchHeader]]:
-    if position < file.size:
-        yield from find_batches(file.segment.file, file.segment.base_offset, position, file.size)

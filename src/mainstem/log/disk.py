@@ -146,8 +146,11 @@ class SystemFile:
         self._nowait = True
 
     def write(self, pieces: list[Buffer], position: int) -> None:
-        for step in _steps(pieces):
-            position += _write_all(self._descriptor, step, position)
+        try:
+            for step in _steps(pieces):
+                position += _write_all(self._descriptor, step, position)
+        except OSError as error:
+            raise self._named(error) from None
         if self._device not in _tells and position:
             _tells[self._device] = self._cached_pages(1, position - 1) == 1
 
@@ -212,7 +215,10 @@ class SystemFile:
             return 0
 
     def sync(self) -> None:
-        os.fdatasync(self._descriptor)
+        try:
+            os.fdatasync(self._descriptor)
+        except OSError as error:
+            raise self._named(error) from None
 
     def begin_writeback(self, position: int, size: int) -> None:
         sync_file_range = _sync_file_range()
@@ -220,10 +226,18 @@ class SystemFile:
             sync_file_range(self._descriptor, position, size, _SYNC_FILE_RANGE_WRITE)
 
     def truncate(self, size: int) -> None:
-        os.ftruncate(self._descriptor, size)
+        try:
+            os.ftruncate(self._descriptor, size)
+        except OSError as error:
+            raise self._named(error) from None
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
+
+    def _named(self, error: OSError) -> OSError:
+        """With the file, which the system does not name to who has it open."""
+        error.filename = str(self.path)
+        return error
 
     def __del__(self) -> None:
         os.close(self._descriptor)

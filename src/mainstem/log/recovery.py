@@ -133,7 +133,7 @@ def _write_again(last: Frame) -> None:
         file.sync()
     except OSError as error:
         if error.errno in FULL + NOT_OPENED:
-            raise StorageError(f"{file.path}: {error}", hint=_HINT) from error
+            raise StorageError(str(error), hint=_HINT) from error
         raise
 
 

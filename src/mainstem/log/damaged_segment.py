@@ -1,0 +1,127 @@
+"""A segment's file that may be damaged: which of its batches are the log's, and what their offsets have to be.
+
+No CRC covers an offset. Where compaction has left no gaps, it is what most of the batches behind say of it; elsewhere
+what the batches before and behind leave room for.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from mainstem.log.salvage import find_batches, whole_batch
+from mainstem.log.segment import Segment
+from mainstem.records import BatchHeader
+
+_RUN = 32
+"""So many whole batches in a row are not asked whether others contradict them."""
+_WITNESSES = 4
+"""So many of those behind a batch are asked what its offset is."""
+
+
+class DamagedSegment(NamedTuple):
+    """The file, and what is known of it; its methods read it (blocking)."""
+
+    segment: Segment
+    size: int
+    """In bytes."""
+    following: int | None
+    """Where the next segment begins; None for the last one."""
+    limit: int
+    """No batch in it ends behind this offset."""
+    known: Segment | None
+    """The segment as it was before it was damaged."""
+
+    @property
+    def is_dense(self) -> bool:
+        """Each batch begins where the one before it ends."""
+        return self.known is not None and self.known.is_dense
+
+    def fits(self, header: BatchHeader, expected: int) -> bool:
+        """Whether it may be the batch at offset `expected`, or the first behind it."""
+        if header.next_offset > self.limit:
+            return False
+        return header.base_offset == expected if self.is_dense else header.base_offset >= expected
+
+    def contradicts(self, header: BatchHeader, following: BatchHeader, expected: int) -> bool:
+        """Whether both fit at `expected`, and not the one behind the other. Where there are no gaps, what is wrong with
+        the later one is found when it comes to that.
+        """
+        return not self.is_dense and not self.fits(following, header.next_offset) and self.fits(following, expected)
+
+    def whole_batch(self, position: int) -> BatchHeader | None:
+        """The batch that begins there, if it checks out."""
+        return whole_batch(self.segment.file, self.segment.base_offset, position, self.size)
+
+    def whole_batches(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Those from `position` on, with their positions."""
+        if position < self.size:
+            yield from find_batches(self.segment.file, self.segment.base_offset, position, self.size)
+
+    def by_what_follows(self, position: int, header: BatchHeader, least: int) -> BatchHeader:
+        """The batch there with the offset that most say of those that follow it without a gap, the end of the segment,
+        as it was known, among them; where as many say one as the other, the later ones count. None counts that says
+        less than `least`, or more than there is room for.
+        """
+        assert self.known is not None
+        length = header.next_offset - header.base_offset
+        votes, found, count = [header.base_offset], header, 0
+        for _ in range(_WITNESSES):
+            count += found.last_offset - found.base_offset + 1
+            position += found.size
+            if position == self.known.size:
+                votes += [self.known.next_offset - count] * 2
+                break
+            behind = self.whole_batch(position)
+            if behind is None:
+                break
+            found = behind
+            votes.append(found.base_offset - count)
+        possible = [vote for vote in reversed(votes) if least <= vote <= self.limit - length]
+        offset = Counter(possible).most_common(1)[0][0] if possible else header.base_offset
+        return msgspec.structs.replace(header, base_offset=offset, last_offset=offset + length - 1)
+
+    def next_whole(self, position: int, expected: int) -> tuple[int, BatchHeader] | None:
+        """The first batch from `position` on whose offsets fit in at `expected` or behind, and its position. Of two
+        that contradict each other it is the one that more follow without a gap, or else the later: bytes of another
+        segment may be in between, or in somebody's records.
+        """
+        best, most = None, 0
+        for run in self._runs(position):
+            first = self._first_that_fits(run, expected)
+            if first is not None and (best is None or first[1].base_offset < best[1].next_offset):
+                if len(run) >= most:
+                    best, most = first, len(run)
+            elif first is not None:
+                break
+            if len(run) == _RUN:
+                break
+        return best
+
+    def _runs(self, position: int) -> Iterator[list[tuple[int, BatchHeader]]]:
+        """The whole batches from `position` on, those together that follow each other without a gap, `_RUN` at most."""
+        run: list[tuple[int, BatchHeader]] = []
+        for at, header in self.whole_batches(position):
+            if run and (len(run) == _RUN or at != run[-1][0] + run[-1][1].size):
+                yield run
+                run = []
+            run.append((at, header))
+        if run:
+            yield run
+
+    def _first_that_fits(self, run: Sequence[tuple[int, BatchHeader]], expected: int) -> tuple[int, BatchHeader] | None:
+        """Of batches that follow each other without a gap; of two that contradict each other the later one."""
+        best = None
+        for at, found in run:
+            header = self.by_what_follows(at, found, expected) if self.is_dense else found
+            if expected <= header.base_offset and header.next_offset <= self.limit:
+                if best is not None and header.base_offset >= best[1].next_offset:
+                    break
+                best = at, header
+        return best
+
+
+def is_between(expected: int, header: BatchHeader, next_offset: int) -> bool:
+    """Whether the batch fills the room between two others, whatever offset it says."""
+    return expected + header.last_offset_delta + 1 == next_offset
