@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,38 @@ def test_one_that_nobody_closes_leaves_nothing_behind():
     assert not Path(done.stdout.strip()).exists()
 
 
+@pytest.mark.parametrize("child", [False, True])
+def test_a_thread_and_an_exit_handler_have_it_when_the_main_thread_has_ended(child):
+    """The child was killed then, and a log in a thread could make no topics any more."""
+    program = (
+        "import atexit, sys, threading, mainstem\n"
+        "child, entered = sys.argv[1] == 'True', threading.Event()\n"
+        "def work():\n"
+        "    with mainstem.embedded(child=child) as log:\n"
+        "        entered.set()\n"
+        "        threading.main_thread().join()\n"
+        "        log.create_topic('late')\n"
+        "        if child:\n"
+        "            log.kill()\n"
+        "            log.start()\n"
+        "            log.create_topic('later')\n"
+        "    print('thread')\n"
+        "def at_exit():\n"
+        "    kept.create_topic('last')\n"
+        "    print('exit')\n"
+        "kept = mainstem.embedded(child=child).open()\n"
+        "atexit.register(at_exit)\n"
+        "threading.Thread(target=work).start()\n"
+        "entered.wait(30)\n"
+        "print(kept.data, flush=True)\n"
+    )
+    command = [sys.executable, "-c", program, str(child)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    data, *said = done.stdout.splitlines()
+    assert (said, done.stderr) == (["thread", "exit"], "")
+    assert not Path(data).exists()
+
+
 def test_several_threads_may_close_one_and_find_it_ended(tmp_path):
     log = mainstem.embedded(tmp_path / "data").open()
     log.create_topic("t")
@@ -106,6 +139,48 @@ def test_threads_that_enter_one_context_have_a_log_each():
         log.create_topic("late")
     left.set()
     thread.join()
+
+
+def test_a_block_that_another_thread_leaves_ends_its_log():
+    """As that of a dependency with `yield`, which a pool of threads goes on with."""
+
+    def dependency():
+        with mainstem.embedded() as log:
+            yield log
+
+    with mainstem.embedded() as outer, ThreadPoolExecutor(1) as pool:
+        made = dependency()
+        inner = pool.submit(next, made).result()
+        assert next(made, None) is None
+        assert not inner.data.exists()
+        outer.create_topic("t")
+    assert not outer.data.exists()
+
+
+@pytest.mark.parametrize("child", [False, True])
+def test_the_loop_of_an_async_block_goes_on_meanwhile(child):
+    async def test():
+        ticks = []
+
+        async def tick():
+            while True:
+                ticks.append(1)
+                await asyncio.sleep(0.005)
+
+        ticking = asyncio.create_task(tick())
+        one = mainstem.embedded(child=child)
+        async with one as log, asyncio.TaskGroup() as group:
+            group.create_task(other(one))
+            await asyncio.to_thread(log.create_topic, "t")
+        assert not log.data.exists()
+        assert len(ticks) > 5
+        ticking.cancel()
+
+    async def other(one):
+        async with one as log:
+            assert log.data.exists()
+
+    asyncio.run(test())
 
 
 def test_a_ctrl_c_amid_the_start_leaves_no_log_behind(tmp_path):
@@ -201,8 +276,11 @@ def test_a_hint_is_read_where_nobody_catches_the_error(tmp_path):
     (tmp_path / "file").touch()
     program = f"import mainstem\nmainstem.embedded({str(tmp_path / 'file')!r}).open()"
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False).stderr
-    assert said.splitlines()[-1] == "choose another directory"
+    assert said.splitlines()[-1] == "hint: choose another directory"
     assert "expected a directory to write to: found a file" in said.splitlines()[-2]
+    program = "import mainstem\nmainstem.embedded(broker={'num_partition': 3})"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False).stderr
+    assert said.splitlines()[-1] == "hint: did you mean num_partitions?"
 
 
 def test_the_package_itself_has_what_a_program_names_and_imports_it_then():
@@ -226,7 +304,7 @@ def test_settings_are_plain_tables_and_the_port_is_a_free_one_unless_it_is_said(
         with RawClient(log.bootstrap) as raw:
             (topic,) = raw.settled(3, 12, topics=[{"name": "made", "topic_id": None}]).topics
             assert len(topic.partitions) == 3
-    with pytest.raises(BadSetting, match=r"^broker: Object contains unknown field `num_partition`$") as told:
+    with pytest.raises(BadSetting, match=r"^broker: Object contains unknown field `num_partition`\nhint: ") as told:
         mainstem.embedded(broker={"num_partition": 3}).__enter__()
     assert told.value.hint == "did you mean num_partitions?"
 

@@ -42,7 +42,7 @@ def test_what_is_wrong_with_a_setting_is_shown_with_its_hint(tmp_path: Path) -> 
     (tmp_path / "test_it.py").write_text("def test_it(mainstem_log): pass\n")
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tmp_path)]
     said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False).stdout
-    assert re.search(r"unknown field `num_partition`\nE +hint: did you mean num_partitions\?\n", said), said
+    assert re.search(r"unknown field `num_partition`\nE +hint: did you mean num_partitions\?\n\n", said), said
 
 
 @pytest.mark.spark

@@ -11,9 +11,9 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -26,6 +26,7 @@ from mainstem.core import MainstemError
 from mainstem.core.address import format_address
 from mainstem.core.config import BadSetting, convert
 from mainstem.core.logging import configure
+from mainstem.core.threads import LastingThreads
 from mainstem.log import LogConfig
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 _ADMIN_SECONDS = 10
 _POLL_SECONDS = 0.05
+_THREADS = 4
 _DATA = "the current one is '.'; without `data` the log has one of its own, which goes with it"
 _OVER = "its block is over, or it was closed: a new one has a log of its own, or goes on with the same directory"
 
@@ -222,24 +224,35 @@ def embedded(
     Raises:
         BadSetting: one is unknown, or of the wrong type; or `data` is no path of a directory.
     """
-    if not isinstance(broker, BrokerConfig):
-        broker = convert({"port": 0, **_table(broker, "broker")}, BrokerConfig, where="broker")
-    if not isinstance(log, LogConfig):
-        log = convert(_table(log, "log"), LogConfig, where="log")
-    directory = None if data is None else _directory(data)
-    return Embedded(
-        partial(_open, directory, _start_child if child else _start_thread, broker, log, _table(client, "client"))
-    )
+    with _hints_in_tracebacks():
+        if not isinstance(broker, BrokerConfig):
+            broker = convert({"port": 0, **_table(broker, "broker")}, BrokerConfig, where="broker")
+        if not isinstance(log, LogConfig):
+            log = convert(_table(log, "log"), LogConfig, where="log")
+        directory = None if data is None else _directory(data)
+        settings = broker, log, _table(client, "client")
+    return Embedded(partial(_open, directory, _start_child if child else _start_thread, *settings))
+
+
+@contextmanager
+def _hints_in_tracebacks() -> Iterator[None]:
+    """Whoever lets an error pass, as a test of his own does, reads its hint below the message."""
+    try:
+        yield
+    except MainstemError as error:
+        if error.hint:
+            error.add_note(f"hint: {error.hint}")
+        raise
 
 
 class Embedded(Generic[LogT]):
-    """What runs in a `with` block; or, where no block can hold it, as in the cells of a notebook, from `open` to the
-    log's `close`.
+    """What runs in a `with` block, or an `async with`; or, where no block can hold it, as in the cells of a notebook,
+    from `open` to the log's `close`.
     """
 
     def __init__(self, start: Callable[[], LogT]) -> None:
         self._start = start
-        self._of_thread = threading.local()  # those that it has entered: another one may have entered others
+        self._entered: list[tuple[object, LogT]] = []  # by whom: a thread, or a task
 
     if not TYPE_CHECKING:
 
@@ -256,21 +269,31 @@ class Embedded(Generic[LogT]):
             LogDirectoryInUse: `data` belongs to another process (`child`: NotStarted, with what it says).
             AddressInUse: the port that was asked for is taken (`child`: NotStarted).
         """
-        try:
+        with _hints_in_tracebacks():
             return self._start()
-        except MainstemError as error:
-            if error.hint:  # whoever lets it pass, as a test of his own does, reads it below the message
-                error.add_note(error.hint)
-            raise
 
     def __enter__(self) -> LogT:
-        log = self.open()
-        self._of_thread.logs = [*getattr(self._of_thread, "logs", ()), log]
-        return log
+        return self._enter(threading.get_ident(), self.open())
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        log: EmbeddedLog = self._of_thread.logs.pop()
-        log.close()
+        self._leave(threading.get_ident()).close()
+
+    async def __aenter__(self) -> LogT:
+        return self._enter(asyncio.current_task(), await asyncio.to_thread(self.open))
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self._leave(asyncio.current_task()).close)
+
+    def _enter(self, who: object, log: LogT) -> LogT:
+        self._entered.append((who, log))
+        return log
+
+    def _leave(self, who: object) -> LogT:
+        """The log that it has entered last; one of another's, where the block is a generator that others go on with."""
+        number = next((n for n, (each, _) in reversed(list(enumerate(self._entered))) if each == who), -1)
+        return self._entered.pop(number)[1]
 
 
 def _open(
@@ -284,14 +307,21 @@ def _open(
         directory = data
         if directory is None:
             directory = Path(tempfile.mkdtemp(prefix="mainstem-log-"))
-            remove = partial(_remove, directory, os.getpid())
-            atexit.register(remove)  # of one that nobody closes
-            ends.callback(atexit.unregister, remove)
-            ends.callback(remove)
+            _at_exit(partial(_remove, directory, os.getpid()), ends)
         running, stop = start(directory, broker, log, client)
         ends.callback(stop)
+        if isinstance(running, ChildLog):  # one in a thread ends as by a crash: Python starts no threads any more then
+            _at_exit(running.close, ends, is_end=False)
         running._ends = ends.pop_all()
     return running
+
+
+def _at_exit(call: Callable[[], None], ends: ExitStack, *, is_end: bool = True) -> None:
+    """Call it when the program ends, if the log is still open then; `is_end`: else when the log ends."""
+    atexit.register(call)
+    ends.callback(atexit.unregister, call)
+    if is_end:
+        ends.callback(call)
 
 
 def _remove(directory: Path, owner: int) -> None:
@@ -373,6 +403,8 @@ def _run(
         configure("embedded-log", level="warning")
 
     async def serve() -> None:
+        # Python ends a loop's threads with the main one; others of the program may still need their log.
+        asyncio.get_running_loop().set_default_executor(LastingThreads(_THREADS, "embedded-log"))
         stop = asyncio.Event()
         async with serving(directory, broker, log) as running:
             started.set_result((asyncio.get_running_loop(), stop, format_address(running.host, running.port)))

@@ -33,7 +33,7 @@ def mainstem_log(mainstem_log_settings: Mapping[str, Any]) -> "Iterator[Embedded
     """A log that speaks the Kafka protocol, started for this test session and removed after it."""
     from mainstem import embedded
 
-    with _hints_shown(), embedded(**mainstem_log_settings) as log:
+    with embedded(**mainstem_log_settings) as log:
         yield log
 
 
@@ -42,7 +42,7 @@ def mainstem_child_log(mainstem_log_settings: Mapping[str, Any]) -> "Iterator[Ch
     """A log of this test's own, in a new directory and a process of its own: `kill()` it, `start()` it again."""
     from mainstem import embedded
 
-    with _hints_shown(), embedded(**{**mainstem_log_settings, "data": None, "child": True}) as log:
+    with embedded(**{**mainstem_log_settings, "data": None, "child": True}) as log:
         yield log
 
 

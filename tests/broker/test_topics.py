@@ -32,6 +32,7 @@ def test_topics_survive_a_restart_with_ids_settings_and_cluster_id(tmp_path):
             await broker.topics.add_partitions(topic, 3)
             await broker.topics.set_config(topic, {"retention.ms": "6"})
             before = (broker.topics.cluster_id, topic.topic_id, topic.config)
+            assert broker.topics.cluster_id == broker.log.metadata.cluster_id  # what `meta.properties` says
         async with running(tmp_path, ManualClock()) as broker:
             again = broker.topics.by_name("a.b")
             assert (broker.topics.cluster_id, again.topic_id, again.config) == before

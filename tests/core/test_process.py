@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from mainstem.core.process import PARENT, say_ready, start_child
+from mainstem.core.process import PARENT, end_signals, say_ready, start_child
 
 
 @pytest.mark.parametrize("supervised", [False, True])
@@ -44,6 +44,15 @@ def test_a_child_that_is_tied_to_us_outlives_the_thread_that_started_it():
     with started[0] as child:
         child.communicate(b"\n", timeout=20)
     assert child.returncode == 0
+
+
+def test_a_closed_terminal_ends_a_process_unless_it_is_told_to_stay():
+    assert end_signals() == [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert end_signals() == [signal.SIGINT, signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_ready_is_one_line_on_stdout(capsys):

@@ -6,11 +6,12 @@ from mainstem.core import ManualClock
 from mainstem.log import TopicConfig
 from mainstem.log.damage import find_damage
 from mainstem.log.disk import SystemDisk
+from mainstem.log.housekeeping import delete_records
 from mainstem.log.repair import repair
 from mainstem.log.segment import LOG, file_name
 from mainstem.records import iter_headers
 from mainstem.records.batch import OFFSET_AND_LENGTH
-from tests.log.support import TOPIC_ID, TP, abandon, batch, joined, open_log, read_all, run, values
+from tests.log.support import TOPIC_ID, TP, abandon, batch, joined, open_log, read_all, run, sequenced, values
 
 OFFSET, LENGTH, EPOCH, MAGIC, RECORDS = 7, 11, 15, 16, 100
 """Bytes of a batch: the last one of its base offset, of its length, of its leader epoch, its magic, one of its
@@ -250,9 +251,12 @@ def test_where_nothing_is_left_a_client_gets_to_the_end(tmp_path, is_behind_empt
         await repair(tmp_path, TP, clock=ManualClock(), mend=True)
         log = await open_log(tmp_path)
         partition = log.partitions[TP]
-        found = list(iter_headers(joined(await partition.read(partition.log_start_offset, 1 << 20))))
-        assert partition.log_end_offset == 3
-        assert partition.log_start_offset == 3 or [(each.count, each.next_offset) for each in found] == [(0, 3)]
+        offset = partition.log_start_offset
+        while batches := joined(await partition.read(offset, 1 << 20)):
+            found = list(iter_headers(batches))
+            assert not any(each.count for each in found)
+            offset = found[-1].next_offset
+        assert offset == partition.log_end_offset == 3
         await log.close()
 
     run(test())
@@ -338,6 +342,94 @@ def test_a_leader_epoch_is_set_right(tmp_path, number, flipped, saved):
         await log.close()
         assert await found(tmp_path) == []
         assert await left(tmp_path) == {0: b"a", 1: b"b", 2: b"c", 3: b"d"}
+
+    run(test())
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_wrong_leader_epoch_changes_no_other_batch(tmp_path, saved):
+    async def test():
+        starts = await fill(tmp_path, b"a", b"b")
+        log = await open_log(tmp_path)
+        log.partitions[TP].raise_leader_epoch(3)
+        for each in (b"c", b"d", b"e"):
+            await log.partitions[TP].append(batch(each * 60))
+        await log.close()
+        before = segment(tmp_path).read_bytes()
+        if not saved:
+            for name in ("checkpoint", "journal.0", "journal.1"):
+                (tmp_path / name).unlink()
+        change(tmp_path, 3 * starts[1] + EPOCH, 2)
+        await repair(tmp_path, TP, clock=ManualClock(), mend=True)
+        assert segment(tmp_path).read_bytes() == before
+
+    run(test())
+
+
+def test_leader_epochs_of_what_is_deleted_are_of_no_account(tmp_path):
+    """What is deleted may be of epochs that nobody remembers: a repair found damage of it, one batch in each run."""
+
+    async def test():
+        await fill(tmp_path, b"a", b"b", b"c")
+        log = await open_log(tmp_path)
+        partition = log.partitions[TP]
+        partition.raise_leader_epoch(3)
+        for each in (b"d", b"e"):
+            await partition.append(batch(each * 60))
+        await delete_records(partition, 4)
+        await log.close()
+        assert await found(tmp_path) == []
+
+    run(test())
+
+
+def test_no_batch_of_what_the_checkpoint_knows_goes_beyond_what_it_knows(tmp_path):
+    """Where the start had found the damage, an offset of any size was believed of the last batch that was left."""
+
+    async def test():
+        starts = await fill(tmp_path, b"a", b"b", b"c")
+        change(tmp_path, starts[1] + OFFSET - 1, 0x10)
+        segment(tmp_path).write_bytes(segment(tmp_path).read_bytes()[: starts[2] + 80])
+        assert await left(tmp_path) == {0: b"a"}
+
+    run(test())
+
+
+def test_a_batch_with_another_offset_where_nothing_is_missing_is_taken_out(tmp_path):
+    """It was left two offsets further on, with the offsets of what was lost behind it."""
+
+    async def test():
+        starts = await fill(tmp_path, *(batch(value * 60, value * 60) for value in (b"a", b"b", b"c", b"d")))
+        change(tmp_path, starts[2] + OFFSET, 2)
+        change(tmp_path, starts[3] + RECORDS)
+        assert await left(tmp_path) == {0: b"a", 1: b"a", 2: b"b", 3: b"b"}
+
+    run(test())
+
+
+def test_a_batch_in_what_is_left_of_a_record_is_none(tmp_path):
+    async def test():
+        inner = (40).to_bytes(8, "big") + batch(b"foreign")[8:]
+        await fill(tmp_path, b"a", b"b", batch(b"c" * 60 + inner + b"c" * 60))
+        segment(tmp_path).write_bytes(segment(tmp_path).read_bytes()[:-20])
+        assert await left(tmp_path) == {0: b"a", 1: b"b"}
+
+    run(test())
+
+
+def test_who_reads_what_is_committed_gets_to_an_open_transaction_behind_a_hole(tmp_path):
+    """It waited behind the last batch before the hole, which is not where what is committed ended."""
+
+    async def test():
+        starts = await fill(tmp_path, b"a", b"b", sequenced(b"c" * 60, sequence=0, transactional=True))
+        change(tmp_path, starts[1] + RECORDS)
+        await repair(tmp_path, TP, clock=ManualClock(), mend=True)
+        log = await open_log(tmp_path)
+        partition, offset = log.partitions[TP], 0
+        while batches := joined(await partition.read(offset, 1 << 20, committed_only=True)):
+            offset = list(iter_headers(batches))[-1].next_offset
+        assert offset == partition.last_stable_offset == 2
+        await log.close()
 
     run(test())
 

@@ -36,16 +36,18 @@ def damaged(tmp_path):
 def test_a_batch_fits_where_the_log_goes_on_or_behind_that_where_there_are_gaps(damaged, dense, fitting):
     file = damaged(dense=dense)
     headers = [decode_header(at(offset, b"a", b"b")) for offset in (2, 3, 4, 8, 9)]
-    assert {header.base_offset for header in headers if file.fits(header, 3)} == fitting  # the one at 9 ends behind 10
+    assert {
+        header.base_offset for header in headers if file.fits(0, header, 3)
+    } == fitting  # the one at 9 ends behind 10
 
 
 def test_two_contradict_each_other_where_only_one_of_them_has_room(damaged):
     file = damaged(dense=False)
     first, second, third = (decode_header(at(offset, b"a", b"b")) for offset in (4, 5, 7))
-    assert file.contradicts(first, second, 3)
-    assert not file.contradicts(first, third, 3)
-    assert not file.contradicts(third, first, 5)  # the later one itself does not fit in
-    assert not damaged(dense=True).contradicts(first, second, 4)
+    assert file.is_contradicted(first, 0, second, 3)
+    assert not file.is_contradicted(first, 0, third, 3)
+    assert not file.is_contradicted(third, 0, first, 5)  # the later one itself does not fit in
+    assert not damaged(dense=True).is_contradicted(first, 0, second, 4)
 
 
 def test_those_behind_say_what_an_offset_is(damaged):

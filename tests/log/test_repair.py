@@ -279,7 +279,7 @@ def test_damage_of_the_segment_that_the_log_begins_in_is_told_at_the_start(tmp_p
         await log.partitions[TP].append(batch(b"next"))
         await housekeeping.delete_records(log.partitions[TP], 4)
         await log.close()
-        damage(tmp_path, 3, "cut")
+        damage(tmp_path, 4, "cut")
         log = await open_log(tmp_path)
         assert log.partitions[TP].error is not None
         await log.close()

@@ -73,6 +73,20 @@ def test_the_directory_of_a_log_is_made_and_that_of_a_project_refused(tmp_path):
         log_directory(tmp_path / "file" / "log")
 
 
+def test_a_directory_of_other_things_is_refused(tmp_path):
+    """`--data /etc` made a log there."""
+    (tmp_path / "lost+found").mkdir()
+    log_directory(tmp_path)
+    (tmp_path / "passwd").touch()
+    with pytest.raises(UserError, match=r"expected the directory of a log, or an empty one, found passwd$"):
+        log_directory(tmp_path)
+    (tmp_path / "hosts").touch()
+    with pytest.raises(UserError, match=r"found hosts and 1 more$"):
+        log_directory(tmp_path)
+    (tmp_path / "orders-0").mkdir()  # the rest of a log is one
+    log_directory(tmp_path)
+
+
 def test_a_directory_that_cannot_be_looked_at_is_told_by_its_own_name(tmp_path):
     data = tmp_path / ("x" * 300)
     with pytest.raises(UserError, match=r"^--data .*xx: expected a directory to write to: File name too long$"):

@@ -109,8 +109,6 @@ class Connection(asyncio.BufferedProtocol):
         self._most_bytes = config.socket_request_max_bytes
         self._most_requests = config.queued_max_requests
         self._muted: asyncio.TimerHandle | None = None
-        if listener.mechanisms:
-            self._ask_who()
 
     def mute(self, seconds: float) -> None:
         """Take no further request for so long (KIP-219); those that were started are answered."""
@@ -158,6 +156,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        if self.listener.mechanisms:
+            self._ask_who()
         peer = transport.get_extra_info("peername")
         self.client_host = f"/{peer[0]}" if peer else "/"
         secure = transport.get_extra_info("ssl_object")

@@ -8,7 +8,6 @@ are of a topic whose record is lost: it is made again.
 """
 
 import asyncio
-import base64
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 from uuid import UUID, uuid4
@@ -82,7 +81,7 @@ class Topics:
         deleted = {key.removeprefix("topic:") for key, fact in facts.items() if fact is None}
         cluster = facts.get("cluster")
         if cluster is None:
-            cluster = {"id": base64.urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")}
+            cluster = {"id": directory.metadata.cluster_id}
             await self._put("cluster", cluster)
         self.cluster_id = cluster["id"]
         for key, fact in facts.items():

@@ -40,6 +40,7 @@ TEMPORARY = 75  # EX_TEMPFAIL of sysexits.h: a supervised process that failed an
 FAULTS = {
     errno.ENOSPC: "make room on the disk",
     errno.EDQUOT: "make room within the quota, or raise it",
+    errno.EFBIG: "raise the limit of a file's size: ulimit -f",
     errno.EROFS: "mount it for writing, or choose another directory",
     errno.EACCES: "check its owner and permissions",
     errno.EPERM: "check its owner and permissions",

@@ -63,7 +63,7 @@ def log() -> None:
 )
 @log_level_option("info")
 def start(data: Path, listen: str | None, config_file: Path | None, log_level: str) -> None:
-    """Serve the log in directory DATA until SIGTERM or Ctrl-C.
+    """Serve the log in directory DATA until SIGTERM, Ctrl-C, or the end of its terminal.
 
     Where the disk fails it ends, with exit code 2: what was acknowledged is safe.
     `mainstem up` starts its own log again.

@@ -8,11 +8,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
 from mainstem.core.errors import MainstemError
+from mainstem.core.threads import LastingThreads
 
 PARENT = "MAINSTEM_PARENT_PID"
 SUPERSEDED = 3
@@ -53,11 +53,21 @@ def start_child(command: Sequence[str], **options: Any) -> "subprocess.Popen[Any
 
 
 @cache
-def _starter() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(1, thread_name_prefix="starter")
+def _starter() -> LastingThreads:
+    return LastingThreads(1, "starter")
 
 
 os.register_at_fork(after_in_child=_starter.cache_clear)  # a fork has no threads
+
+
+def end_signals() -> list[signal.Signals]:
+    """Those that ask a process which serves to end: a person's, a supervisor's, and that of a terminal which is closed,
+    unless that is to be ignored (`nohup`).
+    """
+    ends = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        ends.append(signal.SIGHUP)
+    return ends
 
 
 def wait_for_go(environment: os._Environ[str] = os.environ) -> bool:

@@ -7,7 +7,6 @@ and forgotten if it fails (`cancel`).
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -16,6 +15,7 @@ import msgspec
 
 from mainstem.core import TopicPartition
 from mainstem.core.logging import get_logger
+from mainstem.core.threads import LastingThreads
 from mainstem.log import checkpoint as checkpoints
 from mainstem.log.checkpoint import Checkpoint, PartitionState, SegmentState
 from mainstem.log.errors import StorageError
@@ -96,7 +96,7 @@ class Checkpointer:
         self._loop = shared.loop
         self._owner = owner
         self._sync_threads_count = sync_threads
-        self._sync_threads = ThreadPoolExecutor(sync_threads, thread_name_prefix="log-sync")
+        self._sync_threads = LastingThreads(sync_threads, "log-sync")
         self._journal: Journal
         self._raws: Raws = {}  # of the last checkpoint
         self._created: list[Path] = []
@@ -169,8 +169,7 @@ class Checkpointer:
         More files at a time are synced than usual: no append waits behind them now, and whoever ends the log does.
         """
         if self._sync_threads_count > 1:  # with one, they are synced in their order
-            self._sync_threads.shutdown()
-            self._sync_threads = ThreadPoolExecutor(_THREADS_AT_END, thread_name_prefix="log-sync")
+            self._sync_threads.most = _THREADS_AT_END
         self._journal.switch()
         snapshot = self._take_snapshot(self._journal.generation)
         try:

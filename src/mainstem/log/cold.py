@@ -12,7 +12,6 @@ import asyncio
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Final
 import msgspec
 
 from mainstem.core import CorruptData
+from mainstem.core.threads import LastingThreads
 from mainstem.log.reading import READ_STEP, Batches, Place, next_batches
 from mainstem.log.segment import Segment
 from mainstem.log.threads import FileThreads
@@ -62,8 +62,8 @@ class ColdReads:
     def __init__(self, threads: FileThreads) -> None:
         self._threads = threads
         self._loop = asyncio.get_running_loop()
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="log-cold")
-        self._blocks = ThreadPoolExecutor(1, thread_name_prefix="log-cold-blocks")
+        self._pool = LastingThreads(1, "log-cold")
+        self._blocks = LastingThreads(1, "log-cold-blocks")
         self._followed: OrderedDict[tuple[Path, int], None] = OrderedDict()
         self._streams: OrderedDict[tuple[Segment, int], _Stream] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from mainstem.core.prepared import prepared
-from mainstem.core.wrong_settings import in_parts, suggestion
+from mainstem.core.wrong_settings import in_one_line, in_parts, suggestion
 from mainstem.log.errors import InvalidTopicConfig
 
 FOREVER = 2**63 - 1
@@ -163,6 +163,10 @@ class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         except msgspec.ValidationError as error:
             field, reason, _ = in_parts(str(error))
             name = field.replace("_", ".")
+            if field == "cleanup_policy":
+                reason = "expected delete, compact, or compact,delete"
+            elif reason.startswith("Invalid enum"):
+                reason = in_one_line(str(error), tree, cls).partition(": ")[2].partition(", found")[0]
             raise InvalidTopicConfig(f"Invalid value {settings.get(name)} for configuration {name}: {reason}") from None
 
     def to_kafka(self) -> dict[str, str]:

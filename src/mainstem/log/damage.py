@@ -10,7 +10,9 @@ offset that is wrong is set right where its neighbours say what it is, a leader 
 """
 
 import re
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import count, zip_longest
 from pathlib import Path
 from typing import NamedTuple
@@ -32,6 +34,8 @@ from mainstem.records.batch import MAGIC_AT, OFFSET_AND_LENGTH, PREFIX
 LOST = ".lost"
 _LENGTH = 8
 """Where the length is in a batch; the leader epoch follows it."""
+_FOLLOWING = 2
+"""So many of those behind a batch are asked whether its leader epoch may be."""
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -53,7 +57,7 @@ class Damage(msgspec.Struct, frozen=True):
     markers: dict[int, bytes] = {}
     """Offset to the end of a transaction that was there, as far as it is known; it is written again."""
     last_batch: bytes = b""
-    """Without records, at the last offset that is lost: for where nothing follows. Empty where nothing is before."""
+    """Without records, at the last offset that is lost. Empty where nothing is before."""
     set_right: bytes = b""
     """What is written over what is there: nothing is lost then."""
 
@@ -107,8 +111,8 @@ class _Search:
         """The next batch begins here, or behind it."""
         self.has_any = False
         """Whether there are batches before it, or an empty segment, which the log may begin in."""
-        self.unjudged: tuple[DamagedSegment, _Batch] | None = None
-        """The last batch, whose leader epoch the next one may contradict."""
+        self.unjudged: deque[tuple[DamagedSegment, _Batch]] = deque()
+        """The last batches, whose leader epochs the next ones may contradict."""
         self.found: list[tuple[Damage, Hole | None]] = []
 
     def run(self) -> list[Damage]:
@@ -117,17 +121,17 @@ class _Search:
         for base, following in zip_longest(bases, bases[1:]):
             if following is None or following > self.partition.log_start_offset:  # else its records are deleted
                 self.expected = max(self.expected, base)
-                limit = following
-                if limit is None:
-                    limit = self.partition.log_end_offset if self.end_is_known else base + OFFSETS
+                end = following
+                if end is None:
+                    end = self.partition.log_end_offset if self.end_is_known else base + OFFSETS
                 segment = Segment(self.partition.directory, base, self.opened)
                 size = self.disk.file_size(files[base]) if base in files else 0
-                file = DamagedSegment(segment, size, following, limit, self.known.get(base))
+                file = DamagedSegment(segment, size, following, end, self.known.get(base))
                 self._read(file)
                 self.has_any = self.has_any or not (size or (file.known and file.known.size))
                 if following is not None and following not in self.known and self.saved:
                     self._check_gap(file, following)
-        self._judge(None)
+        self._judge_all(None)
         self.markers.finish()
         self.opened.let_go()
         found = (msgspec.structs.replace(each, markers=hole.markers) if hole else each for each, hole in self.found)
@@ -172,9 +176,9 @@ class _Search:
         """The batches as long as their offsets fit, none that the next one contradicts; who is given one counts it."""
         for batch, following in _with_following(map(_Batch._make, file.segment.scan(start, file.size))):
             header, expected = batch.header, self.expected
-            if not file.fits(header, expected):
+            if not file.fits(batch.position, header, expected):
                 yield self._with_offset(file, batch, expected)
-            elif following is None or not file.contradicts(header, following.header, expected):
+            elif following is None or not file.is_contradicted(header, following.position, following.header, expected):
                 yield batch
             else:
                 reason = f"offset {header.base_offset}, and {following.header.base_offset} follows"
@@ -187,7 +191,7 @@ class _Search:
         reason = f"offset {batch.header.base_offset}, expected {expected}" + ("" if file.is_dense else " or later")
         if file.is_dense:
             moved = file.by_what_follows(batch.position, batch.header, expected)
-            is_known = moved.base_offset == expected and moved.next_offset <= file.limit
+            is_known = moved.base_offset == expected and moved.next_offset <= file.limit(batch.position)
         else:
             behind = file.whole_batch(batch.position + batch.header.size)
             is_known = behind is not None and is_between(expected, batch.header, behind.base_offset)
@@ -203,7 +207,7 @@ class _Search:
         if data is None:
             return None
         batch = _Batch(position, decode_header(data), memoryview(data))
-        if not file.fits(batch.header, self.expected):
+        if not file.fits(position, batch.header, self.expected):
             try:
                 batch = self._with_offset(file, batch, self.expected)
             except BadBatch:
@@ -228,16 +232,21 @@ class _Search:
     def _count(self, file: DamagedSegment, batch: _Batch) -> None:
         self.markers.add_batch(batch.header, batch.data)
         self.expected, self.has_any = batch.header.next_offset, True
-        self._judge(batch.header)
-        self.unjudged = file, batch
+        self.unjudged.append((file, batch))
+        if len(self.unjudged) > _FOLLOWING:
+            self._judge([each.header for _, each in self.unjudged][1:])
 
-    def _judge(self, following: BatchHeader | None) -> None:
-        if self.unjudged is None:
-            return
-        file, batch = self.unjudged
+    def _judge_all(self, following: BatchHeader | None) -> None:
+        """A hole is behind the last batch, or the end."""
+        behind = [each.header for _, each in self.unjudged] + ([] if following is None else [following])
+        while self.unjudged:
+            behind = behind[1:]
+            self._judge(behind[:_FOLLOWING])
+
+    def _judge(self, following: Sequence[BatchHeader]) -> None:
+        file, batch = self.unjudged.popleft()
         header = batch.header
         right = self.epochs.of(header, following)
-        self.unjudged = None
         if right != header.leader_epoch:
             reason = f"leader epoch {header.leader_epoch}, expected {right}"
             position = batch.position + OFFSET_AND_LENGTH.size
@@ -261,8 +270,8 @@ class _Search:
         lost = max(0, (file.size if goes_on is None else goes_on) - position)
         kept_in = self._kept_in(first, file, position, lost) if lost else None
         reason = re.sub(r"^.*?: position \d+: (byte \d+: )?", "", str(error))
-        self._judge(None if whole is None else whole[1])
-        hole = self.markers.add_hole(first, end, self.epochs.last)
+        self._judge_all(None if whole is None else whole[1])
+        hole = self.markers.add_hole(first, end, partial(self.epochs.behind, self.epochs.last))
         last = hole.last_batch() if self.has_any and first < end else b""
         damage = Damage(file.segment.path, position, reason, first, end, lost, goes_on, kept_in, last_batch=last)
         self.found.append((damage, hole))
@@ -307,17 +316,27 @@ class _Epochs:
     def __init__(self, partition: PartitionLog) -> None:
         self._epochs = partition.epochs.known
         self._known_end = partition.segments.active.next_offset if partition.segments else 0
+        self._log_start = partition.log_start_offset
         self.last = -1
 
-    def of(self, header: BatchHeader, following: BatchHeader | None) -> int:
-        """What that of a batch has to be, behind those that were asked about and before `following`."""
-        most = max(self.last, header.leader_epoch)
-        if following is not None and following.leader_epoch >= self.last:
-            most = following.leader_epoch
-        right = min(max(header.leader_epoch, self.last), most)
+    def of(self, header: BatchHeader, following: Sequence[BatchHeader]) -> int:
+        """What that of a batch has to be, behind those that were asked about and before `following`, up to two: one
+        may be wrong itself. Of what is deleted it is of no account.
+        """
+        if header.next_offset <= self._log_start:
+            return header.leader_epoch
+        right = max(header.leader_epoch, self.last)
+        most = max((each.leader_epoch for each in following if each.leader_epoch >= self.last), default=right)
+        right = min(right, most)
         if header.base_offset < self._known_end and self._epochs:
             known, _ = epoch_at(self._epochs, header.base_offset)
-            # A start without a checkpoint knows what the batches say, the wrong one too.
-            right = known if self.last <= known and (following is None or known <= most) else right
+            # What a start has read behind the checkpoint's words it knows as the batches say it, the wrong one too.
+            right = known if self.last <= known and (len(following) < _FOLLOWING or known <= most) else right
         self.last = right
         return right
+
+    def behind(self, last: int, offset: int) -> int:
+        """That of what is put at `offset`, in a hole behind one of epoch `last`. Where the partition is read by the
+        checkpoint's words again, since a repair broke off, it has to be theirs.
+        """
+        return max(last, epoch_at(self._epochs, offset)[0]) if self._epochs else last

@@ -6,6 +6,7 @@ what the batches before and behind leave room for.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 import msgspec
@@ -28,7 +29,7 @@ class DamagedSegment(NamedTuple):
     """In bytes."""
     following: int | None
     """Where the next segment begins; None for the last one."""
-    limit: int
+    end: int
     """No batch in it ends behind this offset."""
     known: Segment | None
     """The segment as it was before it was damaged."""
@@ -38,17 +39,24 @@ class DamagedSegment(NamedTuple):
         """Each batch begins where the one before it ends."""
         return self.known is not None and self.known.is_dense
 
-    def fits(self, header: BatchHeader, expected: int) -> bool:
+    def limit(self, position: int) -> int:
+        """No batch that begins there ends behind this offset."""
+        known = self.known
+        return self.end if known is None or position >= known.size else min(self.end, known.next_offset)
+
+    def fits(self, position: int, header: BatchHeader, expected: int) -> bool:
         """Whether it may be the batch at offset `expected`, or the first behind it."""
-        if header.next_offset > self.limit:
+        if header.next_offset > self.limit(position):
             return False
         return header.base_offset == expected if self.is_dense else header.base_offset >= expected
 
-    def contradicts(self, header: BatchHeader, following: BatchHeader, expected: int) -> bool:
-        """Whether both fit at `expected`, and not the one behind the other. Where there are no gaps, what is wrong with
-        the later one is found when it comes to that.
+    def is_contradicted(self, header: BatchHeader, position: int, following: BatchHeader, expected: int) -> bool:
+        """Whether the batch that follows, at `position`, fits at `expected` too, and not behind it. Where there are no
+        gaps, what is wrong with that one is found when it comes to it.
         """
-        return not self.is_dense and not self.fits(following, header.next_offset) and self.fits(following, expected)
+        if self.is_dense or self.fits(position, following, header.next_offset):
+            return False
+        return self.fits(position, following, expected)
 
     def whole_batch(self, position: int) -> BatchHeader | None:
         """The batch that begins there, if it checks out."""
@@ -65,7 +73,7 @@ class DamagedSegment(NamedTuple):
         less than `least`, or more than there is room for.
         """
         assert self.known is not None
-        length = header.next_offset - header.base_offset
+        length, limit = header.next_offset - header.base_offset, self.limit(position)
         votes, found, count = [header.base_offset], header, 0
         for _ in range(_WITNESSES):
             count += found.last_offset - found.base_offset + 1
@@ -78,7 +86,7 @@ class DamagedSegment(NamedTuple):
                 break
             found = behind
             votes.append(found.base_offset - count)
-        possible = [vote for vote in reversed(votes) if least <= vote <= self.limit - length]
+        possible = [vote for vote in reversed(votes) if least <= vote <= limit - length]
         offset = Counter(possible).most_common(1)[0][0] if possible else header.base_offset
         return msgspec.structs.replace(header, base_offset=offset, last_offset=offset + length - 1)
 
@@ -89,7 +97,7 @@ class DamagedSegment(NamedTuple):
         """
         best, most = None, 0
         for run in self._runs(position):
-            first = self._first_that_fits(run, expected)
+            first = self._first_that_fits(run, position, expected)
             if first is not None and (best is None or first[1].base_offset < best[1].next_offset):
                 if len(run) >= most:
                     best, most = first, len(run)
@@ -110,12 +118,17 @@ class DamagedSegment(NamedTuple):
         if run:
             yield run
 
-    def _first_that_fits(self, run: Sequence[tuple[int, BatchHeader]], expected: int) -> tuple[int, BatchHeader] | None:
+    def _first_that_fits(
+        self, run: Sequence[tuple[int, BatchHeader]], position: int, expected: int
+    ) -> tuple[int, BatchHeader] | None:
         """Of batches that follow each other without a gap; of two that contradict each other the later one."""
         best = None
-        for at, found in run:
+        for (at, found), behind in zip_longest(run, run[1:]):
             header = self.by_what_follows(at, found, expected) if self.is_dense else found
-            if expected <= header.base_offset and header.next_offset <= self.limit:
+            is_confirmed = behind is not None and behind[1].base_offset == header.next_offset
+            if at == position and self.is_dense and header.base_offset != expected and not is_confirmed:
+                continue  # no byte is missing that could have had the offsets in between
+            if expected <= header.base_offset and header.next_offset <= self.limit(at):
                 if best is not None and header.base_offset >= best[1].next_offset:
                     break
                 best = at, header

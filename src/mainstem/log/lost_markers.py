@@ -9,10 +9,13 @@ their order, with the holes between them:
    and was not open when the checkpoint was written, the end may have been there;
 2. `add_batch`: where the producer's next marker commits, nothing is missing, or nothing that anybody would notice;
    where it aborts what began behind the hole, the end of the one before was in it;
-3. `finish`: so it was of those that nothing has ended.
+3. `finish`: so it was of those that nothing has ended. Each end that was a commit is put where it may have been, and
+   where no other needs the place more: of those that may be at an offset, the one whose producer began again first.
 """
 
 from bisect import bisect_left
+from collections.abc import Callable
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
@@ -29,8 +32,8 @@ class Hole(msgspec.Struct):
 
     first_offset: int
     end_offset: int
-    leader_epoch: int
-    """Of the batch before it."""
+    leader_epoch: Callable[[int], int]
+    """Of what is put at an offset."""
     timestamp: int
     """The latest before it."""
     markers: dict[int, bytes] = msgspec.field(default_factory=dict)
@@ -40,18 +43,14 @@ class Hole(msgspec.Struct):
         """Let the transaction end at this offset."""
         marker = bytearray(build_marker(open_.producer_id, open_.producer_epoch, commit, 0, self.timestamp))
         length = OFFSET_AND_LENGTH.unpack_from(marker)[1]
-        PREFIX.pack_into(marker, 0, offset, length, self.leader_epoch)
+        PREFIX.pack_into(marker, 0, offset, length, self.leader_epoch(offset))
         self.markers[offset] = bytes(marker)
 
     def last_batch(self) -> bytes:
         """A batch without records at the last of its offsets, as compaction leaves one."""
         last, time = self.end_offset - 1, self.timestamp
-        return assemble_batch(BatchHeader(last, last, 0, self.leader_epoch, 0, 0, time, time, -1, -1, -1, 0), b"")
-
-    @property
-    def room(self) -> int | None:
-        """The first offset that no marker has; None where all are taken."""
-        return next((o for o in range(self.first_offset, self.end_offset) if o not in self.markers), None)
+        epoch = self.leader_epoch(last)
+        return assemble_batch(BatchHeader(last, last, 0, epoch, 0, 0, time, time, -1, -1, -1, 0), b"")
 
 
 class _Open(NamedTuple):
@@ -60,6 +59,14 @@ class _Open(NamedTuple):
     producer_id: int
     producer_epoch: int
     last_offset: int
+
+
+class _Commit(NamedTuple):
+    """The end of a transaction, lost behind its last batch and before its producer began the next one."""
+
+    of: _Open
+    before: int
+    """An offset."""
 
 
 class LostMarkers:
@@ -75,8 +82,10 @@ class LostMarkers:
             for transaction in segment.aborted:
                 self._aborted.setdefault(transaction.producer_id, []).append(transaction)
         self._open: dict[int, _Open] = {}
-        self._before_holes: dict[int, list[tuple[Hole, _Open]]] = {}
-        """Producer id to the holes in which its transaction may have ended, and what it was before each."""
+        self._before_holes: dict[int, list[_Open]] = {}
+        """Producer id to what its transaction was before each hole that it may have ended in."""
+        self._holes: list[Hole] = []
+        self._commits: list[_Commit] = []
         self._timestamp = 0
 
     def add_batch(self, header: BatchHeader, batch: memoryview) -> None:
@@ -90,27 +99,48 @@ class LostMarkers:
         self._open.pop(header.producer_id, None)
         before = self._before_holes.pop(header.producer_id, [])
         if not decode_marker(batch).commit:
-            _commit(before, began=self._begin_of(header.producer_id, header.base_offset))
+            self._add_commit(before, self._begin_of(header.producer_id, header.base_offset))
 
-    def add_hole(self, first_offset: int, end_offset: int, leader_epoch: int) -> Hole:
-        """Behind the last batch, which is of `leader_epoch`, nothing is left until `end_offset`."""
+    def add_hole(self, first_offset: int, end_offset: int, leader_epoch: Callable[[int], int]) -> Hole:
+        """Behind the last batch nothing is left until `end_offset`; what is put there is of these leader epochs."""
         hole = Hole(first_offset, end_offset, leader_epoch, self._timestamp)
         if first_offset >= self._known_end:  # the journal has every marker since
             return hole
+        self._holes.append(hole)
         for open_ in list(self._open.values()):
             transaction = self._aborted_with(open_)
             if transaction is None:
-                self._before_holes.setdefault(open_.producer_id, []).append((hole, open_))
+                self._before_holes.setdefault(open_.producer_id, []).append(open_)
             elif first_offset <= transaction.last_offset < end_offset:
                 hole.put(transaction.last_offset, open_, commit=False)
                 del self._open[open_.producer_id]
-                _commit(self._before_holes.pop(open_.producer_id, []), began=transaction.first_offset)
+                self._add_commit(self._before_holes.pop(open_.producer_id, []), transaction.first_offset)
         return hole
 
     def finish(self) -> None:
         """Nothing follows: what is open, and was not, has been committed."""
         for producer_id in self._open:
-            _commit(self._before_holes.get(producer_id, []), began=self._begin_of(producer_id, self._known_end))
+            self._add_commit(self._before_holes.get(producer_id, []), self._begin_of(producer_id, self._known_end))
+        for hole in self._holes:
+            self._put_commits(hole)
+
+    def _put_commits(self, hole: Hole) -> None:
+        may_be_here = [each for each in self._commits if each.of.last_offset < hole.first_offset]
+        for offset in range(hole.first_offset, hole.end_offset):
+            may_be_here = [each for each in may_be_here if offset < each.before]
+            if not may_be_here:
+                return
+            if offset not in hole.markers:
+                first = min(may_be_here, key=attrgetter("before"))
+                hole.put(offset, first.of, commit=True)
+                may_be_here.remove(first)
+                self._commits.remove(first)
+
+    def _add_commit(self, before_holes: list[_Open], began: int) -> None:
+        """The producer's transaction before that which began at offset `began` ended in a hole."""
+        of = next((open_ for open_ in reversed(before_holes) if open_.last_offset < began), None)
+        if of is not None:
+            self._commits.append(_Commit(of, began))
 
     def _aborted_with(self, open_: _Open) -> AbortedTransaction | None:
         """The aborted transaction that the batch belongs to."""
@@ -126,11 +156,3 @@ class LostMarkers:
         aborted = self._aborted.get(producer_id, [])
         place = bisect_left(aborted, end_offset, key=MARKER_OFFSET)
         return aborted[place].first_offset if place < len(aborted) else end_offset
-
-
-def _commit(before_holes: list[tuple[Hole, _Open]], *, began: int) -> None:
-    """Let the producer's transactions before that which began at offset `began` end in the last hole they may have."""
-    for hole, open_ in reversed(before_holes):
-        if open_.last_offset < began and (room := hole.room) is not None:
-            hole.put(room, open_, commit=True)
-            return

@@ -9,8 +9,9 @@ from its segments, with its producers and transactions.
 1. recover the directory as a start does: what the journal holds is brought to the segments, also to damaged ones;
 2. find what is damaged (`damage`);
 3. remove what is left of deleted segments, or a transaction would be open that ended in one that is gone;
-4. beginning with the last damage: keep its bytes, put what is whole behind it into a segment of its own, cut it off;
-   where nothing follows, put a batch without records at its end, or let an empty segment's name say where that is;
+4. beginning with the last damage: keep its bytes, put what is whole behind it into a segment of its own, cut it off.
+   In front of that is a batch without records: a client asks for the offset behind the last one that it was given, and
+   waits there as long as the log, or what is committed of it, ends later and nothing comes;
 5. read the partition anew from its segments; log start offset and leader epoch are those that were known. All of that
    is in one checkpoint, and before that a start finds the damage again.
 """
@@ -129,25 +130,17 @@ def _mend(damage: Damage, disk: Disk) -> None:
             _copy(disk.open(path), damage.position, goes_on, kept, 0)
             kept.sync()
     put, moved = dict(damage.markers), None
-    if damage.goes_on is None and damage.last_batch and _is_last(damage, disk):
+    if damage.last_batch:
         put.setdefault(damage.end_offset - 1, damage.last_batch)
     if put or damage.position < goes_on < size:
         moved = directory / file_name(min([*put, damage.end_offset]), LOG)
         _move(damage, put, goes_on, size, moved, disk)
-    if damage.goes_on is None:
+    if damage.goes_on is None and not put:
         _keep_end(damage.end_offset, directory, disk)
     disk.sync_directory(directory)
     if moved != path and (moved is not None or damage.goes_on is None):
         _cut(path, damage.position, damage.end_offset, disk)
         disk.sync_directory(directory)
-
-
-def _is_last(damage: Damage, disk: Disk) -> bool:
-    """Whether no batch follows. A client asks for the offset behind the last one that it was given, and waits where
-    there is nothing as long as the log ends behind that; so a batch has to be at the end.
-    """
-    paths = segment_files(damage.path.parent, disk)
-    return not any(int(path.stem) >= damage.end_offset and disk.file_size(path) for path in paths)
 
 
 def _move(damage: Damage, put: Mapping[int, bytes], start: int, end: int, to: Path, disk: Disk) -> None:

@@ -3,10 +3,11 @@
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Final, TypeVar
+
+from mainstem.core.threads import LastingThreads
 
 SWITCH_SECONDS: Final = 0.0001
 """`sys.setswitchinterval` of a process that is all a log's. A busy event loop lets go of the interpreter in each system
@@ -17,18 +18,12 @@ so long. With Python's 5 ms the writer's thread may wait for a second.
 T = TypeVar("T")
 
 
-def _started(pool: ThreadPoolExecutor) -> ThreadPoolExecutor:
-    """With a thread. Where none is left it is better told at a start than amid a round."""
-    pool.submit(int)
-    return pool
-
-
 class FileThreads:
     """Runs blocking calls of the event loop that made it."""
 
     def __init__(self, count: int) -> None:
         self._loop = asyncio.get_running_loop()
-        self._pool = _started(ThreadPoolExecutor(count, thread_name_prefix="log-files"))
+        self._pool = LastingThreads(count, "log-files")
         self._buffer = memoryview(bytearray(0))
 
     def run(self, function: Callable[..., T], *arguments: object) -> "asyncio.Future[T]":

@@ -252,7 +252,7 @@ class Writer:
                 "free disk space, or shorten a retention" if error.full else "raise the limit of open files: ulimit -n"
             )
             refusal = StorageError(f"{error}: nothing was appended", hint=hint)
-            log.error("disk_full" if error.full else "file_not_opened", error=str(error))
+            log.error("disk_full" if error.full else "file_not_opened", error=str(error), hint=hint)
             for each in partitions:
                 each.partition.undo(each, refusal)
             if partitions and self._stopped is None:

@@ -4,7 +4,7 @@ import asyncio
 import gc
 import importlib.util
 import os
-import signal
+import re
 import sys
 import types
 from collections.abc import Callable, Mapping
@@ -15,6 +15,7 @@ from mainstem.core import UserError
 from mainstem.core.address import format_address, parse_address
 from mainstem.core.config import convert, overlay_environment, read_toml, settings_from
 from mainstem.core.files import why_no_directory
+from mainstem.core.process import end_signals
 from mainstem.standalone.tables import check_tables
 
 if TYPE_CHECKING:
@@ -22,11 +23,15 @@ if TYPE_CHECKING:
     from mainstem.log import LogConfig, StorageError
 
 
+_OF_A_LOG = re.compile(r"meta\.properties|checkpoint|journal\..*|\.lock|.+-\d+")
+"""Names of what is in its directory."""
+
+
 def log_directory(data: Path) -> Path:
     """`data`, made where it is not there yet.
 
     Raises:
-        UserError: it belongs to a project, or cannot be made.
+        UserError: it belongs to a project or is full of something else, or cannot be made.
     """
     try:
         if (data / "mainstem.json").exists():
@@ -35,6 +40,13 @@ def log_directory(data: Path) -> Path:
                 hint=f"its log is in {data / 'log'}; `mainstem up` runs it",
             )
         data.mkdir(parents=True, exist_ok=True)
+        names = [path.name for path in data.iterdir() if path.name != "lost+found"]
+        if names and not any(map(_OF_A_LOG.fullmatch, names)):
+            others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            raise UserError(
+                f"--data {data}: expected the directory of a log, or an empty one, found {min(names)}{others}",
+                hint="give it a directory of its own",
+            )
     except OSError as error:
         reason = why_no_directory(error)
         raise UserError(
@@ -103,7 +115,7 @@ async def _serve(
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in end_signals():
         loop.add_signal_handler(number, stop.set)
     async with serving(data, broker_config, log_config) as broker:
         sys.setswitchinterval(SWITCH_SECONDS)

@@ -30,7 +30,7 @@ from mainstem.core.backoff import FOR_A_PERSON, PASSING, Backoff
 from mainstem.core.clock import SystemClock
 from mainstem.core.errors import MainstemError, Retriable, UserError
 from mainstem.core.logging import get_logger
-from mainstem.core.process import PARENT, SUPERSEDED
+from mainstem.core.process import PARENT, SUPERSEDED, end_signals
 from mainstem.core.task import Attempts
 
 log = get_logger()
@@ -184,9 +184,7 @@ class Supervisor:
         """
         self._logs.mkdir(parents=True, exist_ok=True)
         loop = asyncio.get_running_loop()
-        ends = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # the terminal is closed; `nohup` lets that be ignored
-            ends.append(signal.SIGHUP)
+        ends = end_signals()
         for number in ends:
             loop.add_signal_handler(number, self.stop)
         try:

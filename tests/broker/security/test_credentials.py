@@ -4,6 +4,7 @@ import asyncio
 import os
 
 import pytest
+import structlog
 
 from mainstem.broker.facts import METADATA, Facts
 from mainstem.broker.security.credentials import Credentials, Mechanism, read_users
@@ -67,7 +68,14 @@ def test_what_may_not_be_kept(arguments, code):
 def test_a_file_of_users(tmp_path):
     file = tmp_path / "users"
     file.write_text("# ours\n\nalice:secret: with colon \nbob:b\n")
-    assert read_users(str(file)) == {"alice": "secret: with colon ", "bob": "b"}
+    file.chmod(0o600)
+    with structlog.testing.capture_logs() as told:
+        assert read_users(str(file)) == {"alice": "secret: with colon ", "bob": "b"}
+    assert told == []
+    file.chmod(0o640)
+    with structlog.testing.capture_logs() as told:
+        read_users(str(file))
+    assert [entry["hint"] for entry in told] == [f"others may read the passwords: chmod 600 {file}"]
 
 
 @pytest.mark.parametrize("text", ["alice\n", ":hidden\n", "alice:\n", "alice:hidden\nalice:hidden\n"])

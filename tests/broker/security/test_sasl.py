@@ -203,6 +203,29 @@ def test_an_unknown_client_has_little_time(tmp_path):
         assert known.call(18, 0).error_code is Code.none
 
 
+def test_whoever_breaks_the_handshake_off_is_no_client_that_was_slow(tmp_path):
+    """Each left a traceback in the log, later, and the line of a client without a name."""
+    authority = Authority(tmp_path)
+    pem, key = authority.issue("log")
+    settings = config(protocol="SASL_SSL", certificate_file=str(pem), key_file=str(key), authentication_timeout_ms=300)
+
+    async def test():
+        failed = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: failed.append(context))
+        with structlog.testing.capture_logs() as told:
+            async with running(tmp_path / "data", SystemClock(), settings) as broker:
+                for data in (b"", b"GET / HTTP/1.0\r\n\r\n"):
+                    _, writer = await asyncio.open_connection(broker.host, broker.port)
+                    writer.write(data)
+                    await writer.drain()
+                    writer.close()
+                await asyncio.sleep(0.7)  # for longer than the time to say who one is
+        assert failed == []
+        assert not [entry for entry in told if entry["event"] == "authentication_timed_out"]
+
+    asyncio.run(test())
+
+
 def test_an_unknown_client_gains_no_time_by_dripping_or_asking(tmp_path):
     with mainstem.embedded(broker=config(authentication_timeout_ms=400)) as log, RawClient(log.bootstrap) as drips:
         asks = drips.another()

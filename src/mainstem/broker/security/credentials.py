@@ -19,8 +19,11 @@ import msgspec
 from mainstem.broker.facts import Facts
 from mainstem.core.config import BadSetting
 from mainstem.core.files import check_regular
+from mainstem.core.logging import get_logger
 from mainstem.core.prepared import prepared
 from mainstem.wire.errors import Code, RequestError
+
+log = get_logger()
 
 LEAST_ITERATIONS: Final = 4_096
 MOST_ITERATIONS: Final = 16_384
@@ -188,7 +191,8 @@ def read_users(file: str) -> dict[str, str]:
     """
     hint = "it has a line NAME:PASSWORD for each user"
     try:
-        check_regular(file)
+        if check_regular(file).st_mode & 0o077:
+            log.warning("users_file_not_private", path=file, hint=f"others may read the passwords: chmod 600 {file}")
         lines = Path(file).read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8"
