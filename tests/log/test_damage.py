@@ -390,6 +390,10 @@ def test_no_batch_of_what_the_checkpoint_knows_goes_beyond_what_it_knows(tmp_pat
         starts = await fill(tmp_path, b"a", b"b", b"c")
         change(tmp_path, starts[1] + OFFSET - 1, 0x10)
         segment(tmp_path).write_bytes(segment(tmp_path).read_bytes()[: starts[2] + 80])
+        log = await open_log(tmp_path)
+        assert log.partitions[TP].error is not None
+        await log.close()
+        assert await found(tmp_path) == [(1, 3, starts[2] + 80 - starts[1])]
         assert await left(tmp_path) == {0: b"a"}
 
     run(test())

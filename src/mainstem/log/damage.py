@@ -264,7 +264,8 @@ class _Search:
         goes_on = None if whole is None else whole[0]
         end = file.following if whole is None else whole[1].base_offset
         if end is None:  # no offset is given again that any batch has had which the damage has left whole
-            behind = [] if self.end_is_known else [header.next_offset for _, header in file.whole_batches(position)]
+            whole_ones = [] if self.end_is_known else file.whole_batches(position)
+            behind = [min(header.next_offset, file.limit(at)) for at, header in whole_ones]
             end = max([self.partition.log_start_offset, self.partition.log_end_offset, *behind])
         end = max(first, end)
         lost = max(0, (file.size if goes_on is None else goes_on) - position)
