@@ -322,14 +322,14 @@ class _Epochs:
 
     def of(self, header: BatchHeader, following: Sequence[BatchHeader]) -> int:
         """What that of a batch has to be, behind those that were asked about and before `following`, up to two: one
-        may be wrong itself. Of what is deleted it is of no account.
+        may be wrong itself. Of what is deleted nobody knows more than that it is none of those that came later.
         """
-        if header.next_offset <= self._log_start:
-            return header.leader_epoch
         right = max(header.leader_epoch, self.last)
         most = max((each.leader_epoch for each in following if each.leader_epoch >= self.last), default=right)
         right = min(right, most)
-        if header.base_offset < self._known_end and self._epochs:
+        if self._epochs and header.next_offset <= self._log_start:
+            right = min(right, self._epochs[0][0])
+        elif self._epochs and header.base_offset < self._known_end:
             known, _ = epoch_at(self._epochs, header.base_offset)
             # What a start has read behind the checkpoint's words it knows as the batches say it, the wrong one too.
             right = known if self.last <= known and (len(following) < _FOLLOWING or known <= most) else right

@@ -39,6 +39,10 @@ class DamagedSegment(NamedTuple):
         """Each batch begins where the one before it ends."""
         return self.known is not None and self.known.is_dense
 
+    @property
+    def _has_all_bytes(self) -> bool:
+        return self.known is not None and self.known.is_dense and self.size >= self.known.size
+
     def limit(self, position: int) -> int:
         """No batch that begins there ends behind this offset."""
         known = self.known
@@ -126,8 +130,8 @@ class DamagedSegment(NamedTuple):
         for (at, found), behind in zip_longest(run, run[1:]):
             header = self.by_what_follows(at, found, expected) if self.is_dense else found
             is_confirmed = behind is not None and behind[1].base_offset == header.next_offset
-            if at == position and self.is_dense and header.base_offset != expected and not is_confirmed:
-                continue  # no byte is missing that could have had the offsets in between
+            if at == position and header.base_offset != expected and self._has_all_bytes and not is_confirmed:
+                continue  # none is missing that could have had the offsets in between
             if expected <= header.base_offset and header.next_offset <= self.limit(at):
                 if best is not None and header.base_offset >= best[1].next_offset:
                     break
