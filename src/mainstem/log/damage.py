@@ -12,7 +12,6 @@ offset that is wrong is set right where its neighbours say what it is, a leader 
 import re
 from collections import deque
 from collections.abc import Iterator, Sequence
-from functools import partial
 from itertools import count, zip_longest
 from pathlib import Path
 from typing import NamedTuple
@@ -272,7 +271,7 @@ class _Search:
         kept_in = self._kept_in(first, file, position, lost) if lost else None
         reason = re.sub(r"^.*?: position \d+: (byte \d+: )?", "", str(error))
         self._judge_all(None if whole is None else whole[1])
-        hole = self.markers.add_hole(first, end, partial(self.epochs.behind, self.epochs.last))
+        hole = self.markers.add_hole(first, end, self.epochs.last)
         last = hole.last_batch() if self.has_any and first < end else b""
         damage = Damage(file.segment.path, position, reason, first, end, lost, goes_on, kept_in, last_batch=last)
         self.found.append((damage, hole))
@@ -335,9 +334,3 @@ class _Epochs:
             right = known if self.last <= known and (len(following) < _FOLLOWING or known <= most) else right
         self.last = right
         return right
-
-    def behind(self, last: int, offset: int) -> int:
-        """That of what is put at `offset`, in a hole behind one of epoch `last`. Where the partition is read by the
-        checkpoint's words again, since a repair broke off, it has to be theirs.
-        """
-        return max(last, epoch_at(self._epochs, offset)[0]) if self._epochs else last

@@ -14,7 +14,6 @@ their order, with the holes between them:
 """
 
 from bisect import bisect_left
-from collections.abc import Callable
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -32,8 +31,8 @@ class Hole(msgspec.Struct):
 
     first_offset: int
     end_offset: int
-    leader_epoch: Callable[[int], int]
-    """Of what is put at an offset."""
+    leader_epoch: int
+    """Of the batch before it."""
     timestamp: int
     """The latest before it."""
     markers: dict[int, bytes] = msgspec.field(default_factory=dict)
@@ -43,14 +42,13 @@ class Hole(msgspec.Struct):
         """Let the transaction end at this offset."""
         marker = bytearray(build_marker(open_.producer_id, open_.producer_epoch, commit, 0, self.timestamp))
         length = OFFSET_AND_LENGTH.unpack_from(marker)[1]
-        PREFIX.pack_into(marker, 0, offset, length, self.leader_epoch(offset))
+        PREFIX.pack_into(marker, 0, offset, length, self.leader_epoch)
         self.markers[offset] = bytes(marker)
 
     def last_batch(self) -> bytes:
         """A batch without records at the last of its offsets, as compaction leaves one."""
         last, time = self.end_offset - 1, self.timestamp
-        epoch = self.leader_epoch(last)
-        return assemble_batch(BatchHeader(last, last, 0, epoch, 0, 0, time, time, -1, -1, -1, 0), b"")
+        return assemble_batch(BatchHeader(last, last, 0, self.leader_epoch, 0, 0, time, time, -1, -1, -1, 0), b"")
 
 
 class _Open(NamedTuple):
@@ -101,8 +99,8 @@ class LostMarkers:
         if not decode_marker(batch).commit:
             self._add_commit(before, self._begin_of(header.producer_id, header.base_offset))
 
-    def add_hole(self, first_offset: int, end_offset: int, leader_epoch: Callable[[int], int]) -> Hole:
-        """Behind the last batch nothing is left until `end_offset`; what is put there is of these leader epochs."""
+    def add_hole(self, first_offset: int, end_offset: int, leader_epoch: int) -> Hole:
+        """Behind the last batch, which is of `leader_epoch`, nothing is left until `end_offset`."""
         hole = Hole(first_offset, end_offset, leader_epoch, self._timestamp)
         if first_offset >= self._known_end:  # the journal has every marker since
             return hole
