@@ -11,9 +11,9 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from mainstem.broker.config import MOST_PARTITIONS, BrokerConfig
 from mainstem.broker.node import serving
-from mainstem.core import MainstemError
 from mainstem.core.address import format_address
 from mainstem.core.config import BadSetting, convert
+from mainstem.core.errors import hints_in_tracebacks
 from mainstem.core.logging import configure
 from mainstem.core.threads import LastingThreads
 from mainstem.log import LogConfig
@@ -224,7 +224,7 @@ def embedded(
     Raises:
         BadSetting: one is unknown, or of the wrong type; or `data` is no path of a directory.
     """
-    with _hints_in_tracebacks():
+    with hints_in_tracebacks():
         if not isinstance(broker, BrokerConfig):
             broker = convert({"port": 0, **_table(broker, "broker")}, BrokerConfig, where="broker")
         if not isinstance(log, LogConfig):
@@ -232,17 +232,6 @@ def embedded(
         directory = None if data is None else _directory(data)
         settings = broker, log, _table(client, "client")
     return Embedded(partial(_open, directory, _start_child if child else _start_thread, *settings))
-
-
-@contextmanager
-def _hints_in_tracebacks() -> Iterator[None]:
-    """Whoever lets an error pass, as a test of his own does, reads its hint below the message."""
-    try:
-        yield
-    except MainstemError as error:
-        if error.hint:
-            error.add_note(f"hint: {error.hint}")
-        raise
 
 
 class Embedded(Generic[LogT]):
@@ -269,7 +258,7 @@ class Embedded(Generic[LogT]):
             LogDirectoryInUse: `data` belongs to another process (`child`: NotStarted, with what it says).
             AddressInUse: the port that was asked for is taken (`child`: NotStarted).
         """
-        with _hints_in_tracebacks():
+        with hints_in_tracebacks():
             return self._start()
 
     def __enter__(self) -> LogT:

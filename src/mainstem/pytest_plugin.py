@@ -8,7 +8,6 @@
 import re
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -49,9 +48,10 @@ def mainstem_child_log(mainstem_log_settings: Mapping[str, Any]) -> "Iterator[Ch
 @pytest.fixture(scope="session")
 def mainstem_spark() -> "Iterator[SparkSession]":
     """A Spark that is started for this test session, once a test asks for it."""
+    from mainstem.core.errors import hints_in_tracebacks
     from mainstem.testing import session
 
-    with _hints_shown(), session() as spark:
+    with hints_in_tracebacks(), session() as spark:
         yield spark
 
 
@@ -59,26 +59,14 @@ def mainstem_spark() -> "Iterator[SparkSession]":
 def mainstem_jobs(mainstem_spark: "SparkSession", request: pytest.FixtureRequest) -> "Jobs":
     """The jobs of the project that the test's file lies in: the nearest directory above it with a `mainstem.toml`."""
     from mainstem.core.config import PROJECT_FILE
+    from mainstem.core.errors import hints_in_tracebacks
     from mainstem.testing import jobs_of
 
     place = next((each for each in request.path.parents if (each / PROJECT_FILE).is_file()), None)
     if place is None:
         pytest.fail(f"{request.path}: expected a {PROJECT_FILE} in a directory above it, found none")
-    with _hints_shown():
+    with hints_in_tracebacks():
         return jobs_of(place, mainstem_spark)
-
-
-@contextmanager
-def _hints_shown() -> Iterator[None]:
-    """Pytest shows an error's notes, and knows nothing of our hints."""
-    from mainstem.core import MainstemError
-
-    try:
-        yield
-    except MainstemError as error:
-        if error.hint:
-            error.add_note(f"hint: {error.hint}")
-        raise
 
 
 @pytest.fixture

@@ -10,6 +10,9 @@
 Each room raises types of its own below these.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class MainstemError(Exception):
     """An error of ours. `str(error)` is one line; `hint`, where there is one, is the next step for a person."""
@@ -17,6 +20,17 @@ class MainstemError(Exception):
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
+
+
+@contextmanager
+def hints_in_tracebacks() -> Iterator[None]:
+    """Whoever lets an error of ours pass, as a test of his own does, reads its hint below the message."""
+    try:
+        yield
+    except MainstemError as error:
+        if error.hint:
+            error.add_note(f"hint: {error.hint}")
+        raise
 
 
 class UserError(MainstemError):
