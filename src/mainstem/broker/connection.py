@@ -156,6 +156,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        if self.broker.stopping.done():  # it was accepted before, and nobody would close it any more
+            self._closing = True
+            self._transport.abort()
+            return
         if self.listener.mechanisms:
             self._ask_who()
         peer = transport.get_extra_info("peername")

@@ -1,8 +1,9 @@
 """The listeners: bound sockets, who is accepted, and what clients are told to connect to.
 
-A plain socket is accepted by the event loop. Of a TLS listener the sockets are accepted here, so that those in their
-handshake are counted: at most `MOST_HANDSHAKES` at a time. With one more, the oldest is cut off: a client that means it
-is done in milliseconds, so whoever opens connections and says nothing holds a bounded memory and keeps nobody out.
+They accept their clients themselves. asyncio's own server leaves a client open for good that it has accepted in the
+turn in which it is closed (https://github.com/python/cpython/issues/109564); and those in the handshake of TLS are to
+be counted: at most `MOST_HANDSHAKES` at a time. With one more, the oldest is cut off: a client that means it is done in
+milliseconds, so whoever opens connections and says nothing holds a bounded memory and keeps nobody out.
 """
 
 import asyncio
@@ -10,7 +11,6 @@ import errno
 import ipaddress
 import os
 import socket
-import ssl
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -56,10 +56,8 @@ class Listener:
         self.port = 0
         self._broker = broker
         self._sockets: list[socket.socket] = []
-        self._servers: list[asyncio.Server] = []
         self._tls: RenewedContext | None = None
-        self._accepting: list[asyncio.Task[None]] = []
-        self._handshakes: dict[asyncio.Task[None], None] = {}  # the oldest first
+        self._arrivals: dict[asyncio.Task[None], None] = {}  # accepted, but not connected yet; the oldest first
 
     async def bind(self) -> None:
         """Bind without accepting. `localhost` means 127.0.0.1 and ::1 on one port: some clients try ::1 first.
@@ -102,32 +100,21 @@ class Listener:
         """Of the sockets that it listens on."""
         return [each.fileno() for each in self._sockets if each.fileno() >= 0]
 
-    async def accept(self) -> None:
+    def accept(self) -> None:
         """Start to accept clients."""
         self._tell_what_is_open()
         for each in self._sockets:
-            if self._tls is None:
-                server = await self._broker.loop.create_server(
-                    lambda: Connection(self._broker, self), sock=each, backlog=_BACKLOG
-                )
-                self._servers.append(server)
-            else:
-                each.listen(_BACKLOG)
-                task = self._broker.spawn(self._accept_tls(each, self._tls), name=f"listener {self.name}")
-                task.add_done_callback(partial(_close, each))  # not before: the loop still waits for it
-                self._accepting.append(task)
+            each.listen(_BACKLOG)
+            self._go_on(each)
 
     def close(self) -> None:
         """Accept nobody any more; those that are connected stay."""
-        for server in self._servers:
-            server.close()
-        for task in self._accepting:
-            task.cancel()
-        if not self._accepting:
-            for each in self._sockets:
-                each.close()
-        for handshake in list(self._handshakes):
-            handshake.cancel()
+        for each in self._sockets:
+            if each.fileno() >= 0:
+                self._broker.loop.remove_reader(each)
+            each.close()
+        for arrival in list(self._arrivals):
+            arrival.cancel()
 
     def _tell_what_is_open(self) -> None:
         addresses = [each.getsockname()[0] for each in self._sockets]
@@ -140,51 +127,65 @@ class Listener:
         if not self.config.tls:
             log.warning("nothing_is_encrypted", **facts, hint="protocol SSL or SASL_SSL, with a certificate, does")
 
-    # --- TLS ---------------------------------------------------------------------------------------------------------
+    # --- who comes ---------------------------------------------------------------------------------------------------
 
-    async def _accept_tls(self, listening: socket.socket, context: ssl.SSLContext) -> None:
+    def _go_on(self, listening: socket.socket) -> None:
+        if not self._broker.stopping.done():
+            self._broker.loop.add_reader(listening, self._accept, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
         loop = self._broker.loop
-        while not self._broker.stopping.done():
+        for _ in range(_BACKLOG):
             try:
-                accepted, client = await loop.sock_accept(listening)
+                accepted, client = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
             except OSError as error:
-                if self._broker.stopping.done():
-                    return
                 log.warning("accept_failed", listener=self.name, error=str(error))
-                await asyncio.sleep(_SECONDS_AFTER_FAILURE)
-                continue
-            if len(self._handshakes) >= MOST_HANDSHAKES:
-                oldest = next(iter(self._handshakes))
-                del self._handshakes[oldest]
+                loop.remove_reader(listening)
+                loop.call_later(_SECONDS_AFTER_FAILURE, self._go_on, listening)
+                return
+            accepted.setblocking(False)
+            if self._tls is not None and len(self._arrivals) >= MOST_HANDSHAKES:
+                oldest = next(iter(self._arrivals))
+                del self._arrivals[oldest]
                 oldest.cancel()
-            task = self._broker.spawn(self._shake_hands(accepted, client[0], context), name="handshake")
-            self._handshakes[task] = None
-            task.add_done_callback(lambda done: self._handshakes.pop(done, None))
+            task = self._broker.spawn(self._let_in(accepted, client[0]), name="arrival")
+            self._arrivals[task] = None
+            task.add_done_callback(partial(self._has_arrived, accepted))
 
-    async def _shake_hands(self, accepted: socket.socket, client: str, context: ssl.SSLContext) -> None:
+    async def _let_in(self, accepted: socket.socket, client: str) -> None:
+        loop = self._broker.loop
+        if self._tls is None:
+            await loop.connect_accepted_socket(self._connection, accepted)
+            return
         from mainstem.broker.security.tls import handshake_with
 
         try:
             with handshake_with(accepted):
-                await self._broker.loop.connect_accepted_socket(
-                    lambda: Connection(self._broker, self),
+                await loop.connect_accepted_socket(
+                    self._connection,
                     accepted,
-                    ssl=context,
+                    ssl=self._tls,
                     ssl_handshake_timeout=self._broker.config.authentication_timeout_ms / 1000,
                     ssl_shutdown_timeout=_GOOD_BYE_SECONDS,
                 )
         except (OSError, TimeoutError) as error:  # a port that is scanned, a client without the authority
             log.info("handshake_failed", client=client, listener=self.name, reason=one_line(error))
 
+    def _connection(self) -> Connection:
+        return Connection(self._broker, self)
 
-def _close(listening: socket.socket, _: "asyncio.Task[None]") -> None:
-    listening.close()
+    def _has_arrived(self, accepted: socket.socket, task: "asyncio.Task[None]") -> None:
+        self._arrivals.pop(task, None)
+        if task.cancelled():  # perhaps before it began: no transport has the socket
+            accepted.close()
 
 
 def _bound(family: int, address: tuple[object, ...]) -> socket.socket:
     """A socket that is bound and does not listen yet."""
     try:
-        made = socket.socket(family, socket.SOCK_STREAM)
+        made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # else asyncio sets no TCP_NODELAY
     except OSError as error:
         raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT)) from error
     try:

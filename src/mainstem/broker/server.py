@@ -133,7 +133,7 @@ class Broker:
                 )
             self.dispatch = Dispatch(self, load_handlers(_FIRST))
             for listener in self.listeners:
-                await listener.accept()
+                listener.accept()
             self._look_for_idle_later()
             handlers = await asyncio.to_thread(
                 load_handlers
@@ -218,6 +218,7 @@ class Broker:
         task = self._tasks.create_task(guarded(), name=name)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+        task.add_done_callback(lambda _: coroutine.close())  # it was never begun if the task was cancelled before
         return task
 
     def _read_users(self) -> dict[str, str]:
