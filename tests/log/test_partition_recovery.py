@@ -645,3 +645,32 @@ def test_a_committed_transaction_of_which_a_segment_lacks_whole_batches_is_damag
         await log.close()
 
     run(test())
+
+
+@pytest.mark.parametrize("changes", range(20))
+def test_what_a_start_that_was_killed_removed_does_not_come_back_with_a_power_cut(tmp_path, changes):
+    """A repair of the partition, which is damaged by then, would take it for its own."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TRUSTING)
+        await partition.append(batch(b"a" * 900))
+        await log.checkpoint()
+        for n in range(2):
+            await partition.append(batch(b"%d" % n * 900))
+        _, lost, removed = [segment.path for segment in partition.segments]
+        abandon(log)
+        after = disk.after_kill()
+        after.unlink(lost)
+        after.sync_directory(lost.parent)
+        after.power_off_after(changes)
+        with contextlib.suppress(StorageError, OSError):
+            abandon(await open_log(tmp_path, disk=after))
+        after = after.after_kill()
+        log = await open_log(tmp_path, disk=after)
+        assert log.partitions[TP].log_end_offset == 1
+        abandon(log)
+        assert not after.after_power_cut(lambda most: 0).exists(removed)
+
+    run(test())

@@ -269,6 +269,10 @@ class _Recovery:
             partition = each.partition
             if partition.error is None:
                 partition.start(bump_epoch=not clean)  # names of files are durable with the checkpoint
+                if not clean:
+                    # Also where a start before, which was killed, has removed what lay behind a hole: brought back by a
+                    # power cut, it would be taken by a repair for the partition's own.
+                    partition.segments.changed = True
             else:
                 if each.is_known_by_the_journal_alone():
                     self._refuse(partition)
