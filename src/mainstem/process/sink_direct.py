@@ -11,7 +11,7 @@ more in the planning of a small batch than in its rows.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -59,6 +59,7 @@ class FewRows:
         if "headers" in names:
             large = F.length(F.col("headers").cast("string")) > MOST_BYTES
             self._columns += [F.when(~large, F.col("headers")).alias("headers"), large.alias("_large")]
+        self._java: tuple[Any, Any] | None = None  # both, as the JVM has them
 
     def collect(self, rows: "DataFrame") -> "tuple[DataFrame, pyarrow.RecordBatch | None]":
         """What was run, and the rows in the order of the input, with `_target` and `_hash` as `sink_task` takes them;
@@ -69,8 +70,7 @@ class FewRows:
         """
         import pyarrow as pa
 
-        run = rows.where(self._first).select(*self._columns)
-        found = run.toArrow()
+        run, found = self._run(rows)
         names = found.schema.names
         if order := [(name, "ascending") for name in ORDER if name in names]:
             found = found.sort_by(order)
@@ -88,6 +88,18 @@ class FewRows:
         hashes = pa.array([fingerprint(key, value) for key, value in zip(keys, values, strict=True)], pa.uint64())
         columns |= {"_target": pa.array(targets, pa.int32()), "_hash": hashes.view(pa.int64())}
         return run, pa.RecordBatch.from_pydict(columns)
+
+    def _run(self, rows: "DataFrame") -> "tuple[DataFrame, pyarrow.Table]":
+        """`rows.where(first).select(*columns)`, run `toArrow`, without what they ask the JVM anew in each batch."""
+        import pyarrow as pa
+        from pyspark.sql.classic.dataframe import DataFrame
+
+        source = cast("Any", rows)
+        if self._java is None:
+            self._java = cast("Any", self._first)._jc, source._jcols(*self._columns)
+        first, columns = self._java
+        run = DataFrame(source._jdf.filter(first).select(columns), rows.sparkSession)
+        return run, pa.Table.from_batches(run._collect_as_arrow(empty_list_if_zero_records=False))
 
     def _is_too_much(self, keys: list[bytes | None], values: list[bytes | None], tasks: list[int]) -> bool:
         return (
