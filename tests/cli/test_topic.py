@@ -91,6 +91,8 @@ def test_settings_are_altered_and_taken_back(run, cli_log):
     }  # fmt: skip
     config = json.loads(run("topic", "describe", "kept", "--json"))["config"]
     assert (config["retention.ms"], config["cleanup.policy"]) == ("604800000", "compact")
+    line = the_line(mainstem("topic", "alter", "kept", "partitions=3", "--bootstrap", cli_log))
+    assert "topic kept: the number of its partitions is no setting" in line
     line = the_line(mainstem("topic", "alter", "kept", "=5", "--bootstrap", cli_log))
     assert "SETTING=VALUE: expected NAME=VALUE, found '=5'" in line
     assert "topic nothing: no such topic" in the_line(

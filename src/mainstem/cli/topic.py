@@ -153,6 +153,12 @@ def alter(name: str, settings: tuple[str, ...], as_json: bool, target: Target) -
     from mainstem.client import topics
 
     changes = {key: value or None for key, value in named_values(settings, "SETTING=VALUE").items()}
+    if "partitions" in changes:
+        raise UserError(
+            f"topic {name}: the number of its partitions is no setting",
+            hint="`mainstem topic create --partitions` gives it to a new topic; Kafka's `kafka-topics --alter --partitions`"
+            " adds some to this one, and keys change their place",
+        )
     topics.alter_config(target.connect(), name, changes)
     if as_json:
         click.echo(to_json(TopicAltered(name, changes)))
