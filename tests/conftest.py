@@ -88,6 +88,14 @@ def no_imports_of_projects_that_are_gone() -> Iterator[None]:
         imports.stop_importing()
 
 
+@pytest.fixture
+def terminal() -> Iterator[None]:
+    """That it is closed is told to this process and what it starts, also where the tests run under `nohup`."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.fixture(scope="session")
 def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """One real Kafka broker for the whole run; use your own topic names, and do not stop it."""

@@ -53,6 +53,7 @@ def assert_one_line(done: subprocess.CompletedProcess[str], *parts: str) -> None
         assert part in lines[0]
 
 
+@pytest.mark.usefixtures("terminal")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_it_serves_and_stops_cleanly(tmp_path, number):
     with started(tmp_path) as (process, bootstrap):

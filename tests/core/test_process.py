@@ -46,6 +46,7 @@ def test_a_child_that_is_tied_to_us_outlives_the_thread_that_started_it():
     assert child.returncode == 0
 
 
+@pytest.mark.usefixtures("terminal")
 def test_a_closed_terminal_ends_a_process_unless_it_is_told_to_stay():
     assert end_signals() == [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)

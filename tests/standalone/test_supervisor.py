@@ -102,6 +102,7 @@ async def test_children_that_end_while_those_after_them_are_stopped_disturb_no_s
     assert supervisor.exit_codes == {"log": -signal.SIGTERM, "connect": -signal.SIGTERM, "spark": 0}
 
 
+@pytest.mark.usefixtures("terminal")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_a_signal_stops_all_in_order(tmp_path, number):
     supervisor = Supervisor([child("a", SERVE), child("b", SERVE)], tmp_path)

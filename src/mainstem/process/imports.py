@@ -99,7 +99,8 @@ def modules_of(directory: Path) -> dict[str, ModuleType]:
     """
     inside = f"{directory}{os.sep}"
     installed = _installed(directory)
-    files = {name: getattr(module, "__file__", None) or "" for name, module in list(sys.modules.items())}
+    # A copy: other threads import meanwhile, and a list of its items is not made in one go.
+    files = {name: getattr(module, "__file__", None) or "" for name, module in sys.modules.copy().items()}
     return {
         name: sys.modules[name]
         for name, file in files.items()

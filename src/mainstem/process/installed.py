@@ -106,5 +106,5 @@ def _installed() -> dict[str, str]:
 
 
 def _imported() -> set[str]:
-    modules = {name.partition(".")[0] for name in list(sys.modules)}
+    modules = {name.partition(".")[0] for name in sys.modules.copy()}
     return {name for module, names in packages_distributions().items() if module in modules for name in names}
