@@ -1,12 +1,15 @@
 """Listeners: several addresses, each told to its own clients; TLS with real clients; what cannot hold memory."""
 
 import asyncio
+import contextlib
+import gc
 import socket
 import ssl
 from pathlib import Path
 
 import pytest
 import structlog
+import uvloop
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import Producer
 from cryptography import x509
@@ -283,3 +286,25 @@ def test_a_log_that_anybody_on_the_network_may_use_says_so(tmp_path, host, told,
             assert [each.args for each in logs.calls] == expected
 
     asyncio.run(check())
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize("turns", range(6))
+def test_a_client_that_comes_while_the_broker_stops_is_let_go(authority, tmp_path, turns, secure, run):
+    """`turns` of the event loop are between its coming and the stop: accepted, but without its protocol, in one."""
+
+    async def check() -> None:
+        config = BrokerConfig(**tls(authority)) if secure else BrokerConfig(port=0)
+        async with running(tmp_path / "data", SystemClock(), config) as broker:
+            client = socket.create_connection(("127.0.0.1", broker.port))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await broker.stop()
+        assert not broker.connections
+        with client, contextlib.suppress(ConnectionResetError):
+            client.settimeout(5)
+            assert client.recv(1) == b""
+
+    run(check())
+    gc.collect()  # a transport that was left open says so now

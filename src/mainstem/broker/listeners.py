@@ -11,6 +11,7 @@ import errno
 import ipaddress
 import os
 import socket
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -57,7 +58,7 @@ class Listener:
         self._broker = broker
         self._sockets: list[socket.socket] = []
         self._tls: RenewedContext | None = None
-        self._arrivals: dict[asyncio.Task[None], None] = {}  # accepted, but not connected yet; the oldest first
+        self._arrivals: dict[asyncio.Task[None], socket.socket] = {}  # accepted, not connected yet; the oldest first
 
     async def bind(self) -> None:
         """Bind without accepting. `localhost` means 127.0.0.1 and ::1 on one port: some clients try ::1 first.
@@ -113,8 +114,9 @@ class Listener:
             if each.fileno() >= 0:
                 self._broker.loop.remove_reader(each)
             each.close()
-        for arrival in list(self._arrivals):
-            arrival.cancel()
+        if self._tls is not None:  # who has come without it is there in the next turn
+            for accepted in self._arrivals.values():
+                _cut_off(accepted)
 
     def _tell_what_is_open(self) -> None:
         addresses = [each.getsockname()[0] for each in self._sockets]
@@ -147,11 +149,9 @@ class Listener:
                 return
             accepted.setblocking(False)
             if self._tls is not None and len(self._arrivals) >= MOST_HANDSHAKES:
-                oldest = next(iter(self._arrivals))
-                del self._arrivals[oldest]
-                oldest.cancel()
+                _cut_off(self._arrivals.pop(next(iter(self._arrivals))))
             task = self._broker.spawn(self._let_in(accepted, client[0]), name="arrival")
-            self._arrivals[task] = None
+            self._arrivals[task] = accepted
             task.add_done_callback(partial(self._has_arrived, accepted))
 
     async def _let_in(self, accepted: socket.socket, client: str) -> None:
@@ -180,6 +180,14 @@ class Listener:
         self._arrivals.pop(task, None)
         if task.cancelled():  # perhaps before it began: no transport has the socket
             accepted.close()
+
+
+def _cut_off(accepted: socket.socket) -> None:
+    """Its handshake fails. A task that is cancelled may have its connection already, and uvloop closes that without a
+    word to it.
+    """
+    with suppress(OSError):  # the client has gone
+        accepted.shutdown(socket.SHUT_RDWR)
 
 
 def _bound(family: int, address: tuple[object, ...]) -> socket.socket:
