@@ -64,6 +64,8 @@ def test_a_position_that_does_not_come_is_answered_with_how_far_it_is(fleet, tmp
     with fleet.node(tmp_path) as http:
         end = fleet.write(fleet.planes, ("N1", "x", 1)).positions[fleet.planes]
         (partition,) = end
+        there = header(Basis(fleet.log, {fleet.planes: end}))
+        assert http.get("/views/planes/row", params={"tailnum": "N1"}, headers=there).status_code == 200
         far = Basis(fleet.log, {fleet.planes: {partition: end[partition] + 5}})
         query = {"tailnum": "N1", "timeout": "0.5"}
         answer = http.get("/views/planes/row", params=query, headers=header(far))
