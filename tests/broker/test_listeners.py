@@ -207,7 +207,7 @@ def test_a_handshake_that_does_not_come_is_cut_off(authority, tmp_path):
             reader, writer = await asyncio.open_connection(broker.host, broker.port)
             assert await asyncio.wait_for(reader.read(), 10) == b""
             writer.close()
-            await until(lambda: not broker.listeners[0]._arrivals, "no handshake is left")
+            await until(lambda: not broker.listeners[0]._handshakes, "no handshake is left")
 
     asyncio.run(check())
 
@@ -226,7 +226,7 @@ def test_a_handshake_that_drips_is_cut_off(authority, tmp_path):
                         break
             assert ended.result() == b""
             writer.close()
-            await until(lambda: not broker.listeners[0]._arrivals, "no handshake is left")
+            await until(lambda: not broker.listeners[0]._handshakes, "no handshake is left")
 
     asyncio.run(check())
 
@@ -237,7 +237,7 @@ def test_silent_clients_keep_nobody_out_and_are_bounded(authority, tmp_path, mon
     async def check() -> None:
         async with running(tmp_path / "data", SystemClock(), BrokerConfig(**tls(authority))) as broker:
             silent = [await asyncio.open_connection(broker.host, broker.port) for _ in range(20)]
-            await until(lambda: len(broker.listeners[0]._arrivals) == 5, "five are kept")
+            await until(lambda: len(broker.listeners[0]._handshakes) == 5, "five are kept")
             context = ssl.create_default_context(cafile=str(authority.file))
             client = Client(*await asyncio.open_connection(broker.host, broker.port, ssl=context))
             await client.call(18, 0)

@@ -58,7 +58,7 @@ class Listener:
         self._broker = broker
         self._sockets: list[socket.socket] = []
         self._tls: RenewedContext | None = None
-        self._arrivals: dict[asyncio.Task[None], socket.socket] = {}  # accepted, not connected yet; the oldest first
+        self._handshakes: dict[asyncio.Task[None], socket.socket] = {}  # the oldest first
 
     async def bind(self) -> None:
         """Bind without accepting. `localhost` means 127.0.0.1 and ::1 on one port: some clients try ::1 first.
@@ -114,9 +114,8 @@ class Listener:
             if each.fileno() >= 0:
                 self._broker.loop.remove_reader(each)
             each.close()
-        if self._tls is not None:  # who has come without it is there in the next turn
-            for accepted in self._arrivals.values():
-                _cut_off(accepted)
+        for accepted in self._handshakes.values():
+            _cut_off(accepted)
 
     def _tell_what_is_open(self) -> None:
         addresses = [each.getsockname()[0] for each in self._sockets]
@@ -148,11 +147,12 @@ class Listener:
                 loop.call_later(_SECONDS_AFTER_FAILURE, self._go_on, listening)
                 return
             accepted.setblocking(False)
-            if self._tls is not None and len(self._arrivals) >= MOST_HANDSHAKES:
-                _cut_off(self._arrivals.pop(next(iter(self._arrivals))))
             task = self._broker.spawn(self._let_in(accepted, client[0]), name="arrival")
-            self._arrivals[task] = accepted
             task.add_done_callback(partial(self._has_arrived, accepted))
+            if self._tls is not None:  # without it, he is connected in the next turn
+                if len(self._handshakes) >= MOST_HANDSHAKES:
+                    _cut_off(self._handshakes.pop(next(iter(self._handshakes))))
+                self._handshakes[task] = accepted
 
     async def _let_in(self, accepted: socket.socket, client: str) -> None:
         loop = self._broker.loop
@@ -177,7 +177,7 @@ class Listener:
         return Connection(self._broker, self)
 
     def _has_arrived(self, accepted: socket.socket, task: "asyncio.Task[None]") -> None:
-        self._arrivals.pop(task, None)
+        self._handshakes.pop(task, None)
         if task.cancelled():  # perhaps before it began: no transport has the socket
             accepted.close()
 
