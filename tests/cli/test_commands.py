@@ -5,7 +5,7 @@ import sys
 import click
 import pytest
 
-from mainstem.cli.commands import extra_of, for_people
+from mainstem.cli.commands import extra_of, fail, for_people
 from mainstem.core import Retriable, UserError
 from mainstem.core.process import PARENT
 from tests.support.commands import every_command, mainstem, the_line
@@ -35,6 +35,12 @@ def test_a_failure_is_one_line_and_its_exit_code_says_who_mends_it(kind, supervi
         [sys.executable, "-c", FAIL, kind], env=environment, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (code, "mainstem: expected a, found b (do c)\n")
+
+
+def test_what_somebody_gave_neither_breaks_the_line_nor_moves_the_cursor(capfd):
+    with pytest.raises(SystemExit):
+        fail(UserError("topic a\nb\x1b[2J’s: expected a name"))
+    assert capfd.readouterr().err == "mainstem: topic a\\nb\\u001b[2J’s: expected a name\n"
 
 
 @pytest.mark.parametrize(

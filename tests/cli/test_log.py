@@ -255,6 +255,16 @@ def test_settings_come_from_the_file_and_the_environment(tmp_path):
     assert_one_line(done, "node_id")
 
 
+def test_the_addresses_of_all_listeners_are_told(tmp_path):
+    config = tmp_path / "mainstem.toml"
+    config.write_text("[broker.listeners.out]\nport = 0\nadvertised_host = 'away'\nadvertised_port = 4321\n")
+    with started(tmp_path / "log", "--config", str(config)) as (process, bootstrap):
+        process.terminate()
+        lines = process.communicate(timeout=60)[1].splitlines()
+    (told,) = (each for each in map(json.loads, lines) if each["event"] == "broker_started")
+    assert (told["address"], told["listeners"]) == (bootstrap, {"out": "away:4321"})
+
+
 def test_the_data_directory_of_a_project_is_no_log(tmp_path):
     """One level too high: a second log was written into it, while `up` ran."""
     (tmp_path / "mainstem.json").write_text('{"format":1}')

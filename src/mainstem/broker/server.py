@@ -146,8 +146,10 @@ class Broker:
             await self.stop()
             raise
         address = format_address(self.host, self.port)
+        others = {each.name: format_address(each.host, each.port) for each in self.listeners[1:]}
+        also = {"listeners": others} if others else {}
         self._started = True
-        log.info("broker_started", address=address, cluster_id=self.topics.cluster_id, topics=len(self.topics))
+        log.info("broker_started", address=address, **also, cluster_id=self.topics.cluster_id, topics=len(self.topics))
         return address
 
     async def _open_coordinators(self) -> None:

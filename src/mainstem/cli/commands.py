@@ -179,9 +179,11 @@ def fail(error: MainstemError) -> NoReturn:
     Under a supervisor, 2 means that a person has to mend something first;
     whatever else went wrong is worth another try, unless a newer process has taken over.
     """
+    from mainstem.cli.output import printable
+
     hint = f" ({error.hint})" if error.hint else ""
     with contextlib.suppress(OSError):
-        click.echo(f"mainstem: {error}{hint}", err=True)
+        click.echo(printable(f"mainstem: {error}{hint}"), err=True)
     if PARENT not in os.environ:
         end(MISUSE)
     end(SUPERSEDED if isinstance(error, Superseded) else MISUSE if isinstance(error, UserError) else TEMPORARY)
