@@ -44,6 +44,56 @@ stop_session(spark)
 MOUNTS = ("unshare", "--map-root-user", "--mount", "--propagation", "private")
 
 
+class Asked:
+    """A driver of Spark, which is asked what its executors lack."""
+
+    def __init__(self, directory):
+        self.elsewhere = directory / "elsewhere"
+        """A directory of this host, where a worker with mounts of its own has nothing."""
+        self.data = directory / "data"
+        self.elsewhere.mkdir()
+        self.cluster = SparkCluster(directory / "cluster", cores=1)
+        self.err = directory / "err"
+        self._log = mainstem.embedded()
+        self._has_worker = False
+        command = [sys.executable, "-c", ASK, self.cluster.master, directory / "session"]
+        with self.err.open("w") as err:
+            self._driver = start(command, stderr=err, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def __enter__(self):
+        self._bootstrap = self._log.__enter__().bootstrap
+        assert self._driver.stdout.readline() == "started\n", self.err.read_text()
+        return self
+
+    def __exit__(self, *_):
+        self._driver.stdin.close()
+        stop(self._driver)
+        self._driver.stdout.close()
+        self._log.__exit__(None, None, None)
+        self.cluster.stop()
+
+    def add_worker(self):
+        if not self._has_worker:
+            hides = shlex.join(["mount", "-t", "tmpfs", "none", str(self.elsewhere)])
+            self.cluster.add_worker(within=(*MOUNTS, "sh", "-c", f'{hides} && exec "$@"', "sh") if _ISOLATED else ())
+            self._has_worker = True
+
+    def told(self, *, place=None, python=sys.executable, seconds=120):
+        question = [self._bootstrap, str(place or self.data), str(python), seconds]
+        self._driver.stdin.write(json.dumps(question) + "\n")
+        self._driver.stdin.flush()
+        return self._driver.stdout.readline()
+
+
+_ISOLATED = subprocess.run([*MOUNTS, "true"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    with Asked(tmp_path_factory.mktemp("executors")) as asked:
+        yield asked
+
+
 @pytest.fixture
 def without_mainstem(tmp_path):
     """A Python with all that this one has but mainstem."""
@@ -62,47 +112,30 @@ def without_mainstem(tmp_path):
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_what_executors_lack_is_told_in_one_line(tmp_path, without_mainstem):
-    data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    hides = shlex.join(["mount", "-t", "tmpfs", "none", str(elsewhere)])
-    isolated = subprocess.run([*MOUNTS, "true"], capture_output=True, check=False).returncode == 0
-    within = (*MOUNTS, "sh", "-c", f'{hides} && exec "$@"', "sh") if isolated else ()
-    cluster = SparkCluster(tmp_path / "cluster", cores=1)
-    with mainstem.embedded() as log:
-        command = [sys.executable, "-c", ASK, cluster.master, tmp_path / "session"]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        with (tmp_path / "err").open("w") as err:
-            driver = start(command, stderr=err, **pipes)
+def test_what_executors_lack_is_told_in_one_line(asked, without_mainstem):
+    line = asked.told(seconds=2)
+    assert line.startswith(f"NoExecutor: {asked.cluster.master}: no executor within 2 s (has the cluster the cores")
+    asked.add_worker()
+    assert asked.told() == "fit\n"
+    assert list(asked.data.iterdir()) == []
+    line = asked.told(python=without_mainstem)
+    assert line.startswith("ExecutorUnfit: executor on ")
+    assert f": expected mainstem {version('mainstem')} in " in line
+    assert ', found none ([spark.settings] "spark.pyspark.python" is the path' in line
+    line = asked.told(python="/nowhere/python")
+    assert line.startswith(f"ExecutorUnfit: {asked.cluster.master}: its executors cannot run Python: ")
+    assert "/nowhere/python" in line
 
-        def told(*, place=data, python=sys.executable, seconds=120):
-            driver.stdin.write(json.dumps([log.bootstrap, str(place), str(python), seconds]) + "\n")
-            driver.stdin.flush()
-            return driver.stdout.readline()
 
-        try:
-            assert driver.stdout.readline() == "started\n", (tmp_path / "err").read_text()
-            line = told(seconds=2)
-            assert line.startswith(f"NoExecutor: {cluster.master}: no executor within 2 s (has the cluster the cores")
-            cluster.add_worker(within=within)
-            assert told() == "fit\n"
-            assert list(data.iterdir()) == []
-            line = told(python=without_mainstem)
-            assert line.startswith("ExecutorUnfit: executor on ")
-            assert f": expected mainstem {version('mainstem')} in " in line
-            assert ', found none ([spark.settings] "spark.pyspark.python" is the path' in line
-            line = told(python="/nowhere/python")
-            assert line.startswith(f"ExecutorUnfit: {cluster.master}: its executors cannot run Python: ")
-            assert "/nowhere/python" in line
-            if not isolated:
-                pytest.skip("what another host does not see is not tried: `unshare` makes no mounts of its own here")
-            line = told(place=elsewhere)
-            assert f": expected {elsewhere} as the driver has it: No such file or directory (what --data, " in line
-        finally:
-            driver.stdin.close()
-            stop(driver)
-            driver.stdout.close()
-            cluster.stop()
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(
+    not _ISOLATED, reason="what another host does not see is not tried: `unshare` makes no mounts of its own here"
+)
+def test_a_directory_that_the_executors_hosts_do_not_have_is_told(asked):
+    asked.add_worker()
+    line = asked.told(place=asked.elsewhere)
+    assert f": expected {asked.elsewhere} as the driver has it: No such file or directory (what --data, " in line
 
 
 def test_an_address_that_an_executor_does_not_reach_is_told_with_what_gives_it():
