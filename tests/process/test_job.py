@@ -4,7 +4,6 @@ import pytest
 
 from mainstem.client.internal import job_group
 from mainstem.client.topics import end_offsets
-from mainstem.process.project import load_job_configs
 from tests.support import kafka_tools
 from tests.support.jobs import driver_of, put_rows, read_rows, run_until
 from tests.support.shop import ORDERS, drivers, order, shop, write_project
@@ -72,45 +71,3 @@ def test_its_lag_is_right_in_kafkas_own_tool(
     assert shown_by_kafka(log_connection, group) == {at: (read[at], end, end - read[at]) for at, end in ends.items()}
     assert min(read.values()) > 0
     assert min(ends[at] - read[at] for at in ends) > 0
-
-
-HANGS = """
-    import pathlib, time
-    from pyspark.sql.types import LongType
-
-    @F.udf(LongType())
-    def slow(number):
-        while pathlib.Path("HANG").exists():
-            time.sleep(0.1)
-        return number
-
-    @stream(to="SHOP.slow")
-    def SHOP_hangs(orders):
-        return orders.select(slow("id").alias("id"))
-
-    @stream(to="SHOP.copied")
-    def SHOP_copied(orders):
-        return orders
-"""
-
-
-def test_a_batch_that_hangs_is_given_up_and_holds_nothing_of_spark_any_more(
-    spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
-):
-    (hang := tmp_path / "hang").touch()
-    jobs, settings = HANGS.replace("HANG", str(hang)), f"[jobs.{shop}_hangs]\nbatch_timeout_seconds = 5\n"
-    project = write_project(tmp_path / "project", shop, jobs, settings)
-    configs = load_job_configs(project)
-    driver = driver_of(spark, project, log_connection, registry_url, tmp_path / "data", settings=configs)
-    drivers.append(driver)
-    driver.start()
-    key, rows = f"{shop}_hangs@1", [order(number, "ann", 0) for number in range(4)]
-    put_rows(log_connection, live_registry, f"{shop}.orders", ORDERS, rows, ("id",))
-    run_until(driver, lambda: driver.running[key].figures()["running_ms"] > 1000)
-    run_until(driver, lambda: key in driver.retries.failed)
-    failure = driver.retries.failed[key]
-    assert failure.error == f"batch {failure.details['batch']} has run for more than 5 s"
-    assert (failure.state, failure.needs_a_person) == ("waiting", False)
-    run_until(driver, lambda: len(read_rows(log_connection, f"{shop}.copied")) == 4)
-    hang.unlink()
-    run_until(driver, lambda: len(read_rows(log_connection, f"{shop}.slow")) == 4)

@@ -4,10 +4,11 @@ from functools import partial
 
 import pytest
 
-from mainstem.process import job as job_module
+from mainstem.process import batch_job
 from mainstem.process.offsets import read_plan
 from mainstem.process.project import JobConfig
 from mainstem.process.repartition import Change, change_of
+from mainstem.process.sink import BatchSink
 from mainstem.process.versions import read_fixed
 from tests.support.jobs import driver_of, put_rows, read_rows, run_until
 from tests.support.shop import ORDERS, drivers, order, shop, write_project
@@ -31,7 +32,7 @@ class Cut(Exception):
 
 def cut_in_spark(patched):
     """Spark has begun, and has not ended: of its last file, the end of the batch, nothing is there."""
-    whole = job_module.repartition
+    whole = batch_job.repartition
 
     def part(session, checkpoint, change):
         whole(session, checkpoint, change)
@@ -39,15 +40,15 @@ def cut_in_spark(patched):
             (checkpoint / "commits" / name).unlink()
         raise Cut
 
-    patched.setattr(job_module, "repartition", part)
+    patched.setattr(batch_job, "repartition", part)
 
 
 def cut_before_the_marker(patched):
-    patched.setattr(job_module.BatchSink, "write", lambda *_, **__: (_ for _ in ()).throw(Cut()))
+    patched.setattr(BatchSink, "write", lambda *_, **__: (_ for _ in ()).throw(Cut()))
 
 
 def cut_before_it_is_written_down(patched):
-    patched.setattr(job_module, "write_fixed", lambda *_: (_ for _ in ()).throw(Cut()))
+    patched.setattr(batch_job, "write_fixed", lambda *_: (_ for _ in ()).throw(Cut()))
 
 
 @pytest.mark.parametrize("cut", [None, cut_in_spark, cut_before_the_marker, cut_before_it_is_written_down])

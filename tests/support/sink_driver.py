@@ -28,7 +28,7 @@ import msgspec
 from mainstem.client.connection import Connection
 from mainstem.core import SystemClock
 from mainstem.core.logging import configure
-from mainstem.process import job as running
+from mainstem.process import batch_job as running
 from mainstem.process import job_spec
 from mainstem.process.frozen import freeze
 from mainstem.process.project import load_project

@@ -1,52 +1,35 @@
-"""One running version of a job: its query, its batches, what it tells others.
+"""One running version of a job: its query, what it is told and tells others.
 
-A job without state (tables may be joined) gets the rows of each batch; a job with state gets the stream itself. In both
-cases a batch ends in the same steps, and what they write is one transaction of the sink:
-
-    1. the plan of the batch is read: where it ends    2. tables are pinned    3. the function's rows become records
-    4. the sink writes them    5. marker, with the books of what was read, and progress    6. commit
+What a query does with its rows is its kind's affair: `BatchJob` (`batch_job.py`), batch by batch, or `RealtimeJob`
+(`realtime.py`). Both note how far they have got in one transaction of the sink.
 """
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from functools import partial
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from mainstem.client.connection import Connection
-from mainstem.client.progress import Marker, NextOffsets, Reads
-from mainstem.core import SystemClock
-from mainstem.core.causes import one_line
+from mainstem.client.progress import Marker, NextOffsets
 from mainstem.core.logging import get_logger
 from mainstem.process.books import StreamBooks
-from mainstem.process.calling import call
-from mainstem.process.culprit import FailedBatch, Range, first_that_fails, ranges_of, rows_of, shown
+from mainstem.process.culprit import FailedBatch
 from mainstem.process.diagnosis import JobFailed, JobRefused, check_damage, check_shape, failed, java_text
-from mainstem.process.figures import UnderWay, figures_of
+from mainstem.process.figures import figures_of
 from mainstem.process.heartbeats import Follower
-from mainstem.process.injections import with_heartbeats
-from mainstem.process.job_spec import JobSpec, indexes_of, sink_of, table_reads, tables_of, topics_of
+from mainstem.process.job_spec import JobSpec, sink_of, topics_of
 from mainstem.process.late import Late
-from mainstem.process.local_index import running
-from mainstem.process.offsets import read_plan, records_between
-from mainstem.process.order import with_position
-from mainstem.process.outputs import Quarantine, records
-from mainstem.process.passing_on import PassingOn, delay_of
-from mainstem.process.planting import Stand, next_step, plant, stand_of
+from mainstem.process.outputs import Quarantine
+from mainstem.process.passing_on import PassingOn
+from mainstem.process.planting import Stand
 from mainstem.process.project import Input
-from mainstem.process.reading import BooksMissing, forget_metrics, query_metrics, stream_of, typed_rows
-from mainstem.process.repartition import change_of, repartition
+from mainstem.process.reading import stream_of, typed_rows
 from mainstem.process.session import job_session
 from mainstem.process.sink import BatchResult, BatchSink, SinkRefused
-from mainstem.process.sink_checkpoint import INJECTION_SOURCE, Checkpoint
-from mainstem.process.sink_direct import FEW_RECORDS
-from mainstem.process.state_topic import StateTopic
-from mainstem.process.tables import PinnedTable
-from mainstem.process.versions import write_fixed
+from mainstem.process.sink_checkpoint import Checkpoint
 from mainstem.registry.client import Registry
-from mainstem.registry.spark import unknown_id, with_id
+from mainstem.registry.spark import TopicSchema, unknown_id, with_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,17 +41,11 @@ _ATTEMPTS = 5
 _FIGURES_SECONDS = 5.0
 
 
-class RunningJob:
+class RunningJob(ABC):
     """The query of one version of a job. `start`, then `check` and `beat` now and then from one thread, then `stop`."""
 
     def __init__(
-        self,
-        spec: JobSpec,
-        spark: "SparkSession",
-        connection: Connection,
-        registry: Registry,
-        follower: Follower,
-        failed_batch: FailedBatch | None = None,
+        self, spec: JobSpec, spark: "SparkSession", connection: Connection, registry: Registry, follower: Follower
     ) -> None:
         self.spec = spec
         self.processed: NextOffsets = {}
@@ -76,10 +53,8 @@ class RunningJob:
         self._registry = registry
         self._root = spark
         self._schemas = dict(spec.schemas)
-        self._tables: dict[str, PinnedTable] = {}
         self._query: StreamingQuery | None = None
         self._error: BaseException | None = None
-        self._failed_before = failed_batch  # in its last try
         self._failed_batch: FailedBatch | None = None
         self._has_worked = False
         self._sink: BatchSink | None = None
@@ -87,10 +62,6 @@ class RunningJob:
         self._quarantine = Quarantine(connection, registry, spec.job, spec.config.version, spec.fixed.output)
         late = Late(self._time_of() or "", spec.analysis.windows) if spec.analysis.leaves_out_late else None
         self._books = StreamBooks(spec.name, connection, spec.streams, spec.partitions, self._quarantine, late)
-        self._state_topic: StateTopic | None = None
-        if spec.job.state is not None:
-            columns = spec.analysis.results[-1].columns
-            self._state_topic = StateTopic(spec.job, spec.outputs[-1], columns, spec.checkpoint)
         self._last_batch = -1
         self._marker: Marker | None = None  # of the last commit when the query started
         self._committed = -1  # the last batch that the log had when the query started
@@ -99,27 +70,42 @@ class RunningJob:
         self._result: BatchResult | None = None  # of the last batch
         self._figures: dict[str, int] = {}
         self._figures_until = 0.0
-        self._under_way = UnderWay(spec.name, SystemClock())
-        self._indexes = indexes_of(spec, spark, connection, self._topics)
         self._lock = threading.Lock()
 
     def figures(self) -> dict[str, int]:
-        """Of the last finished batch (`figures_of`), looked at every few seconds, nothing before the first; and for how
-        long the one that runs has done so.
-        """
+        """Of the last finished batch (`figures_of`), looked at every few seconds; nothing before the first."""
         now = time.monotonic()
         if self._result is not None and self._query is not None and now >= self._figures_until:
             progress = self._progress()
             if progress and progress["batchId"] == self._result.batch and "addBatch" in progress["durationMs"]:
                 self._figures, self._figures_until = figures_of(progress, self._result), now + _FIGURES_SECONDS
-        return self._figures | {"running_ms": self._under_way.ms}
+        return self._figures
 
     @property
     def late(self) -> int:
         """Rows that came too late for its windows, since it was started."""
         return self._books.late_rows
 
-    # -- the query
+    @abstractmethod
+    def land(self, to: NextOffsets | None) -> Stand | None:
+        """Stop; then run batches that end at the position `to`, and no further. None: it has never run a batch.
+
+        Args:
+            to: the position; None: only stop. Where it has read further, it stays there. Windows that the rows up to it
+                allow are closed.
+
+        Raises:
+            JobFailed: a batch did.
+        """
+
+    def release(self) -> None:
+        """Go on after `land`."""
+        self.stop()
+        self.start()
+
+    @abstractmethod
+    def has_worked(self) -> bool:
+        """Whether it has done something since it was started, or has found that there is nothing to do."""
 
     def start(self) -> None:
         """Open the sink, then start the query: whatever an older driver of this version left open is aborted first."""
@@ -131,7 +117,6 @@ class RunningJob:
         spec = self.spec
         session = job_session(self._root, spec.name, spec.config)
         self._passing_on.restart()
-        self._tables = tables_of(spec, self._connection, self._registry, self._schemas)
         self._sink = sink_of(spec, self._connection, self._quarantine, spec.checkpoint)
         marker = self._sink.open(session)
         self._topics.begin(marker)
@@ -143,59 +128,11 @@ class RunningJob:
             Checkpoint(spec.checkpoint).check(self._committed)
         except SinkRefused as error:
             raise JobRefused(None, str(error), hint=error.hint) from error
-        if spec.analysis.stateful and marker is not None:
-            return self._in_partitions(session, marker)
         return session
 
-    def _in_partitions(self, session: "SparkSession", marker: Marker) -> "SparkSession":
-        """See that the state is in as many partitions as the settings say; the session to go on with."""
-        spec, sink = self.spec, self._sink
-        assert sink is not None
-        change = change_of(spec.checkpoint, marker.batch, spec.config.state_partitions)
-        if change is None:
-            if spec.fixed.state_partitions != spec.config.state_partitions:
-                write_fixed(
-                    spec.home, msgspec.structs.replace(spec.fixed, state_partitions=spec.config.state_partitions)
-                )
-            return session
-        if not stand_of(spec.checkpoint, marker.batch, marker.end_offsets).whole:
-            self._begin(session, one_batch=True)
-            self._await_end()
-            self.stop()
-            return self._open()
-        repartition(session, spec.checkpoint, change)
-
-        def reads() -> Reads:
-            if self._state_topic is not None:
-                self._state_topic.publish(sink, session, marker.batch)
-            return {}
-
-        sink.write(
-            session.createDataFrame([], "topic string, key binary, value binary"),
-            change.batch,
-            marker.end_offsets,
-            start_offsets=marker.end_offsets,
-            reads=reads,
-            topics=lambda: self._topics.kept | self._quarantine.kept,
-            event_time=marker.event_time,
-        )
-        log.info("state_repartitioned", job=spec.name, batch=change.batch, partitions=change.partitions)
-        self.stop()
-        return self._open()
-
-    def _begin(self, session: "SparkSession", *, one_batch: bool = False) -> None:
-        """Start the query; with `one_batch` it runs the batch that is planned, and ends."""
-        spec = self.spec
-        stream = self._stateful_rows(session) if spec.analysis.stateful else self._tagged_rows(session)
-        mode = "update" if spec.analysis.stateful and spec.job.emit == "changes" else "append"
-        writer = stream.writeStream.queryName(spec.key).outputMode(mode).foreachBatch(self._batch)
-        writer = writer.option("checkpointLocation", str(spec.checkpoint))
-        writer = writer.trigger(once=True) if one_batch else writer.trigger(processingTime=spec.config.every)
-        self._error, self._has_worked = None, False
-        self._last_batch = self._committed
-        session.sparkContext.setLocalProperty("spark.scheduler.pool", spec.key)  # the query's thread inherits it
-        self._query = writer.start()
-        session.sparkContext.setLocalProperty("spark.scheduler.pool", "default")
+    @abstractmethod
+    def _begin(self, session: "SparkSession") -> None:
+        """Start the query."""
 
     def stop(self) -> None:
         """Stop the query, then abort what its batch had open: readers of the output need not wait for a timeout."""
@@ -203,67 +140,6 @@ class RunningJob:
             self._query.stop()
         if self._sink is not None:
             self._sink.close()
-        for table in self._tables.values():
-            table.close()
-
-    def land(self, to: NextOffsets | None) -> Stand | None:
-        """Stop; then run batches that end at the position `to`, and no further. None: it has never run a batch.
-
-        Args:
-            to: the position; None: only stop. Where it has read further, it stays there. Windows that the rows up to it
-                allow are closed.
-
-        Raises:
-            JobFailed: a batch did.
-        """
-        while True:
-            self.stop()
-            session = self._open()
-            if self._marker is None:
-                return None
-            stand = stand_of(self.spec.checkpoint, self._marker.batch, self._marker.end_offsets)
-            if stand.whole:
-                bound = self.spec.config.max_offsets_per_trigger
-                step = (
-                    None if to is None else next_step(stand, to, bound, windows=self.spec.analysis.stateful is not None)
-                )
-                if step is None:
-                    self.stop()
-                    return stand
-                plant(self.spec.checkpoint, stand.batch, step, SystemClock().now_ms())
-            elif to is None:
-                self.stop()
-                return stand
-            self._begin(session, one_batch=True)
-            self._await_end()
-
-    def release(self) -> None:
-        """Go on after `land`."""
-        self.stop()
-        self.start()
-
-    def _await_end(self) -> None:
-        """Return when the query has ended by itself, or goes on after what can be mended here.
-
-        Raises:
-            JobFailed: it has failed.
-        """
-        assert self._query is not None
-        try:
-            self._query.awaitTermination()
-        except Exception:  # `check` knows more of it
-            self.check()
-
-    def has_worked(self) -> bool:
-        """Whether the query has done a batch since it was started, or has found that there is nothing to do."""
-        self._has_worked = self._has_worked or self._is_waiting()
-        return self._has_worked
-
-    def _is_waiting(self) -> bool:
-        """For the next time to look for input, or for some."""
-        if self._query is None or not self._query.isActive:
-            return False
-        return str(self._query.status["message"]).startswith("Waiting")
 
     def check(self) -> None:
         """Go on after what can be mended here; otherwise raise.
@@ -273,7 +149,6 @@ class RunningJob:
         """
         query = self._query
         if query is None or query.isActive:
-            self._check_time()
             return
         failure = query.exception()
         error: BaseException | None = self._error or failure
@@ -283,27 +158,11 @@ class RunningJob:
         if unknown is not None and self._attempts < _ATTEMPTS:
             self._learn(*unknown)
             return
-        spec, schemas = self.spec, (*self._schemas.values(), *(table.schema for table in self._tables.values()))
-        check_shape(spec.name, failure, schemas)
+        spec = self.spec
+        check_shape(spec.name, failure, self._all_schemas())
         topics, text = (each.topic for each in spec.inputs), java_text(self._root, query)
         check_damage(spec.name, text, Checkpoint(spec.checkpoint), self._committed, topics)
         raise failed(error, failure, spec.version, spec.job.location, self._failed_batch) from error
-
-    def _check_time(self) -> None:
-        """Raises: JobFailed: the batch that runs has taken too long: who stops it frees what its tasks hold."""
-        self._under_way.tell()
-        spec, limit = self.spec, self.spec.config.batch_timeout_seconds
-        if self._under_way.ms <= limit * 1000:
-            return
-        number = self._under_way.number
-        error = JobFailed(
-            None,
-            f"batch {number} has run for more than {limit} s",
-            hint=f"a function that hangs is to be mended; where it is slow, make batches smaller, max_offsets_per_trigger "
-            f"under [jobs.{spec.name}], or give them more time: batch_timeout_seconds",
-        )
-        error.batch = FailedBatch(number, self._ranges(number))
-        raise error
 
     def _learn(self, schema_id: int, topic: str) -> None:
         """A producer has registered a new schema since the query was planned: plan it again with that one too."""
@@ -317,9 +176,13 @@ class RunningJob:
 
     # -- rows in
 
-    def _rows(self, session: "SparkSession", each: Input) -> "DataFrame":
-        most, record = self.spec.config.max_offsets_per_trigger, self.spec.analysis.needs_record
+    def _rows(self, session: "SparkSession", each: Input, most: int | None) -> "DataFrame":
+        """A stream, as the function takes it; `most` of its records at a time."""
+        record = self.spec.analysis.needs_record
         raw = stream_of(session, self._connection, each.topic, each.parameter, most, headers=record)
+        return self._typed(raw, each, record=record)
+
+    def _typed(self, raw: "DataFrame", each: Input, *, record: bool) -> "DataFrame":
         schema, partitions = self._schemas[each.parameter], self.spec.partitions[each.topic]
         return typed_rows(raw, schema, partitions, self._time_of(), each.parameter, record=record)
 
@@ -328,166 +191,11 @@ class RunningJob:
         watermark = self.spec.job.watermark
         return watermark.column if watermark and self.spec.analysis.stateful else None
 
-    def _tagged_rows(self, session: "SparkSession") -> "DataFrame":
-        """The rows of all streams in one DataFrame, a column for each; the batch takes them apart again."""
-        from pyspark.sql import functions as F
+    def _all_schemas(self) -> list[TopicSchema]:
+        """Of its inputs, as it reads them."""
+        return list(self._schemas.values())
 
-        parts = [self._rows(session, each).select(F.struct("*").alias(each.parameter)) for each in self.spec.streams]
-        result = parts[0]
-        for part in parts[1:]:
-            result = result.unionByName(part, allowMissingColumns=True)
-        return result
-
-    def _stateful_rows(self, session: "SparkSession") -> "DataFrame":
-        """The function's result on the streams, each with the job's heartbeats in it to move the watermark."""
-        watermark = self.spec.job.watermark
-        assert watermark is not None
-        injections = self._passing_on.injections
-        injections.take_over()
-        # A source for each stream: Spark makes two of one that is in a plan twice, and refuses two of one name.
-        sources = [INJECTION_SOURCE, *(f"{INJECTION_SOURCE}_{each.parameter}" for each in self.spec.streams[1:])]
-        frames = {}
-        for each, source in zip(self.spec.streams, sources, strict=True):
-            rows, beats = self._rows(session, each), injections.rows(session, watermark.column, source)
-            frames[each.parameter] = with_heartbeats(rows, beats, watermark.column, watermark.delay, each.parameter)
-        (result,) = call(self.spec.job, frames, self.spec.version.directory)
-        return with_position(result)
-
-    # -- batches
-
-    def _batch(self, rows: "DataFrame", number: int) -> None:
-        """One batch; what goes wrong is kept as it was, for `check`: through Spark only its text would arrive."""
-        try:
-            with self._under_way.batch(number):
-                self._run_batch(rows, number)
-        except BaseException as error:
-            self._error = error
-            if self._query is not None and self._query.isActive:  # nobody stops it
-                self._failed_batch = self._look_into(rows, number, error)
-            raise
-
-    def _look_into(self, rows: "DataFrame", number: int, error: BaseException) -> FailedBatch | None:
-        """What the batch was, and with which row it fails, if it is one that fails alone."""
-        from py4j.protocol import Py4JError
-        from pyspark.errors import PySparkException
-
-        spec = self.spec
-        try:
-            ranges = self._ranges(number)
-            last = self._failed_before
-            if last is not None and (last.batch, last.ranges) == (number, ranges):
-                return last
-            is_of_a_row = isinstance(error, PySparkException | Py4JError) and unknown_id(error) is None
-            if spec.analysis.stateful or not is_of_a_row:
-                return FailedBatch(number, ranges)
-
-            def fails(some: Sequence[Range]) -> bool:
-                try:
-                    for result in self._apply(rows_of(rows, some)):
-                        result.write.format("noop").mode("append").save()
-                except (PySparkException, Py4JError):
-                    return True
-                return False
-
-            found = first_that_fails(ranges, fails)
-            return FailedBatch(number, ranges, shown(rows, found) if found is not None else "")
-        except Exception as why:  # what is told of the failure itself is worth more
-            log.warning("batch_not_looked_into", job=spec.name, batch=number, reason=one_line(why))
-            return None
-        finally:
-            self._indexes.release()
-
-    def _ranges(self, number: int) -> tuple[Range, ...]:
-        """What a batch reads."""
-        before, plan = (read_plan(self.spec.checkpoint, each) for each in (number - 1, number))
-        return ranges_of({each.topic: each.parameter for each in self.spec.streams}, before.ends, plan.ends)
-
-    def _run_batch(self, rows: "DataFrame", number: int) -> None:
-        spec, sink = self.spec, self._sink
-        assert sink is not None
-        before, plan = read_plan(spec.checkpoint, number - 1), read_plan(spec.checkpoint, number)
-        is_small = records_between(before.ends, plan.ends) <= FEW_RECORDS
-        tables = self._pin()
-        again = not spec.analysis.stateful and (spec.analysis.reads_again or len(spec.streams) > 1)
-        kept = rows.persist() if again else None  # what is read twice would be counted twice
-
-        def read() -> Reads:
-            if self._state_topic is not None:
-                self._state_topic.publish(sink, rows.sparkSession, number - 1)
-            found = self._read(rows, before.ends, plan.ends, before.watermark)
-            self._topics.check()  # after all that was read, before the commit
-            return found
-
-        try:
-            results = (rows,) if spec.analysis.stateful else self._apply(rows)
-            start = before.ends if number > 0 else None
-            result = sink.write(
-                records(spec.job, results, spec.results, self._quarantine, SystemClock().now_ms()),
-                number,
-                plan.ends,
-                tables,
-                start_offsets=start,
-                reads=read,
-                topics=lambda: self._topics.kept | self._quarantine.kept,
-                event_time=plan.watermark + delay_of(spec) if plan.watermark else 0,
-                recount=partial(self._recount, kept) if is_small else None,
-            )
-        finally:
-            self._indexes.release()
-            if kept is not None:
-                kept.unpersist()
-        self._remember(plan.ends)
-        self._attempts, self._has_worked, self._result = 0, True, result
-        self._last_batch = number
-        log.debug("batch_done", job=spec.name, batch=number, rows=result.rows, skipped=result.skipped)
-
-    def _pin(self) -> dict[str, dict[int, int]]:
-        """Move the tables to where their topics are now: all that is committed, nothing that is not."""
-        for table in self._tables.values():
-            table.move()
-        return {table.schema.topic: table.position for table in self._tables.values()}
-
-    def _apply(self, rows: "DataFrame") -> "tuple[DataFrame, ...]":
-        """The function's results on the rows of this batch and the tables at their pinned positions, each with the
-        positions that the sink orders them by.
-        """
-        from pyspark.sql import functions as F
-
-        frames: dict[str, DataFrame] = {}
-        for each in self.spec.inputs:
-            if each.kind == "stream":
-                mine = rows.filter(F.col(each.parameter).isNotNull()) if len(self.spec.streams) > 1 else rows
-                frames[each.parameter] = mine.select(f"{each.parameter}.*")
-            else:
-                frames[each.parameter] = self._tables[each.parameter].frame(rows.sparkSession)
-        with running(self._indexes):
-            results = call(self.spec.job, frames, self.spec.version.directory)
-        return tuple(map(with_position, results))
-
-    # -- books and news
-
-    def _read(
-        self, rows: "DataFrame", start: Mapping[str, NextOffsets], end: Mapping[str, NextOffsets], watermark: int
-    ) -> Reads:
-        assert self._sink is not None
-        counted = partial(self._counted, rows)
-        reads = self._books.read(counted, rows.sparkSession, self._schemas, start, end, watermark, self._sink)
-        return reads | table_reads(self._tables)
-
-    def _counted(self, rows: "DataFrame", name: str) -> dict[str, Any]:
-        """What was counted while the rows were used; if a job without state had no use for them, they are read now."""
-        try:
-            return query_metrics(self._query, name)
-        except BooksMissing:
-            if self.spec.analysis.stateful:
-                raise
-            rows.write.format("noop").mode("append").save()
-            return query_metrics(self._query, name)
-
-    def _recount(self, kept: "DataFrame | None") -> None:
-        """The rows of this batch will be used again: what is counted of them begins anew, unless they are kept."""
-        if kept is None:
-            forget_metrics(self._query)
+    # -- news
 
     def _remember(self, ends: Mapping[str, NextOffsets]) -> None:
         with self._lock:
@@ -496,11 +204,7 @@ class RunningJob:
             }
 
     def beat(self) -> None:
-        """Pass on what is known of idle and finished inputs, and what the last batch has changed of the state."""
-        # Where no batch follows the last one, a row that says nothing makes one, for what it has changed of the state.
-        state = self._state_topic
-        if state is not None and self._is_waiting() and state.is_behind(self._root, self._last_batch):
-            self._passing_on.wake(self._progress)
+        """Pass on what is known of idle and finished inputs."""
         with self._lock:
             processed = self.processed
         self._passing_on.beat(processed, self._progress)

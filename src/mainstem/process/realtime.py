@@ -40,8 +40,7 @@ from mainstem.process.offsets import read_plan
 from mainstem.process.order import with_position
 from mainstem.process.outputs import records
 from mainstem.process.planting import Stand
-from mainstem.process.project import Input
-from mainstem.process.reading import metrics_of, range_of, stream_of, typed_rows
+from mainstem.process.reading import metrics_of, range_of
 from mainstem.process.realtime_rules import batch_ms
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ _RECORD = ("topic", "key", "value", "partition", "headers")
 
 
 class RealtimeJob(RunningJob):
-    """The query of one version of a job; used as a `RunningJob`."""
+    """The query of one version of a job, as `RunningJob`."""
 
     _noted: Mapping[str, NextOffsets] = {}
     """Where the last marker ends."""
@@ -80,12 +79,12 @@ class RealtimeJob(RunningJob):
         return self._has_worked
 
     def beat(self) -> None:
-        """Note what has ended; then as any other job."""
+        """Note what has ended; then as any job."""
         self._note_ended()
         super().beat()
 
     def check(self) -> None:
-        """As any other job, and see what Spark cannot do in this mode.
+        """As any job, and see what Spark cannot do in this mode.
 
         Raises:
             JobFailed: the query ended by an error.
@@ -96,14 +95,14 @@ class RealtimeJob(RunningJob):
         super().check()
 
     def stop(self) -> None:
-        """As any other job. Its tasks run as long as its query does, and each would tell of its end with its stack."""
+        """As any job. Its tasks run as long as its query does, and each would tell of its end with its stack."""
         with _quiet(self._root):
             super().stop()
 
     # -- the query
 
     def _open(self) -> "SparkSession":
-        """As any other job; then note what had ended when it stopped."""
+        """As any job; then note what had ended when it stopped."""
         drop_torn_ends(self.spec.checkpoint)
         self._session = session = super()._open()
         ended = last_ended(self.spec.checkpoint)
@@ -115,7 +114,7 @@ class RealtimeJob(RunningJob):
         self._committed = ended  # the batch that the query goes on behind
         return session
 
-    def _begin(self, session: "SparkSession", *, one_batch: bool = False) -> None:
+    def _begin(self, session: "SparkSession") -> None:
         from pyspark.errors import AnalysisException
 
         spec = self.spec
@@ -143,20 +142,11 @@ class RealtimeJob(RunningJob):
         """
         spec, sink = self.spec, self._sink
         assert sink is not None
-        frames = {each.parameter: self._rows(session, each) for each in spec.streams}
+        frames = {each.parameter: self._rows(session, each, None) for each in spec.streams}
         results = tuple(map(with_position, call(spec.job, frames, spec.version.directory)))
         found = records(spec.job, results, spec.results, self._quarantine, 0)
         placed = found.withColumn("partition", sink.target(found, sink.outputs))
         return placed.select(*(name for name in _RECORD if name in placed.columns))
-
-    def _rows(self, session: "SparkSession", each: Input) -> "DataFrame":
-        record = self.spec.analysis.needs_record
-        raw = stream_of(session, self._connection, each.topic, each.parameter, None, headers=record)
-        return self._typed(raw, each, record=record)
-
-    def _typed(self, raw: "DataFrame", each: Input, *, record: bool) -> "DataFrame":
-        partitions = self.spec.partitions[each.topic]
-        return typed_rows(raw, self._schemas[each.parameter], partitions, None, each.parameter, record=record)
 
     # -- what has ended
 

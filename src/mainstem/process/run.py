@@ -20,6 +20,7 @@ from mainstem.core import Clock, MainstemError, SystemClock, UserError
 from mainstem.core.causes import one_line
 from mainstem.core.logging import get_logger
 from mainstem.process.announce import announce
+from mainstem.process.batch_job import BatchJob
 from mainstem.process.culprit import FailedBatch
 from mainstem.process.declare import BadDeclaration
 from mainstem.process.diagnosis import JobFailed
@@ -231,15 +232,17 @@ class JobDriver:
             if self._is_retired(spec.key):  # since it was prepared: `retire` has fenced what could still write
                 self.retries.forget(spec.key)
                 continue
-            kind = RealtimeJob if spec.job.is_realtime else RunningJob
-            job = kind(
-                spec, self._spark, self._connection, self._registry, self.heartbeats, self._failed_batches.get(spec.key)
-            )
-            self.running[spec.key] = job
+            job = self.running[spec.key] = self._job(spec)
             ready.append(job)
         if ready:
             self._start_together(ready)
         self._next_start = time.monotonic() + _START_EVERY_SECONDS
+
+    def _job(self, spec: JobSpec) -> RunningJob:
+        if spec.job.is_realtime:
+            return RealtimeJob(spec, self._spark, self._connection, self._registry, self.heartbeats)
+        failed = self._failed_batches.get(spec.key)
+        return BatchJob(spec, self._spark, self._connection, self._registry, self.heartbeats, failed)
 
     def _try_prepare(self, key: str, *, first: bool) -> JobSpec | None:
         """What a waiting job needs to run, if it can run now; otherwise `waiting` and `retries` say why not."""
