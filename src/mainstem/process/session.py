@@ -164,6 +164,7 @@ IMPORTS = "spark.mainstem.imports"
 CLAIMS_PORT = "spark.mainstem.claims.port"
 """Another one: the first of the ports on which the driver answers the tasks of its jobs, one a job; any unless set."""
 _LOCAL = {
+    "spark.python.daemon.module": "mainstem.process.worker_daemon",  # on other hosts it is asked for mainstem first
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
