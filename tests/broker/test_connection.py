@@ -181,6 +181,53 @@ def test_an_answer_that_cannot_be_encoded_is_a_failure(tmp_path, later):
     asyncio.run(check(tmp_path))
 
 
+def test_a_client_of_costly_requests_lets_others_have_their_turn(tmp_path):
+    """It was after 32 of them: with fifty such clients a request of another waited for 19 s."""
+    order = []
+
+    async def check(directory) -> None:
+        async with running(directory, SystemClock()) as broker:
+            handlers = dict(broker.dispatch.handlers)
+            metadata = handlers[3]
+
+            def slow(*arguments):
+                order.append("other" in repr(arguments))
+                time.sleep(0.01)
+                return metadata.call(*arguments)
+
+            handlers[3] = msgspec.structs.replace(metadata, call=slow)
+            broker.dispatch.handlers = handlers
+            costly, other = [await asyncio.open_connection(broker.host, broker.port) for _ in range(2)]
+            await until(lambda: len(broker.connections) == 2, "both are there")
+            costly[1].write(frame(3, 4, 1, {"topics": []}) * 32)
+            other[1].write(frame(3, 4, 1, {"topics": [{"name": "other"}]}))
+            await other[0].readexactly(4)
+            assert order.index(True) < 5
+            for _, writer in (costly, other):
+                writer.close()
+
+    asyncio.run(check(tmp_path))
+
+
+def test_a_client_that_takes_nothing_is_gone_some_time_after_it_was_told_to_go(tmp_path, monkeypatch):
+    """With less than is worth a pause left to send, it kept its descriptor for ever."""
+    monkeypatch.setattr("mainstem.broker.connection.GOOD_BYE_SECONDS", 0.3)
+
+    async def check(directory) -> None:
+        async with running(directory, SystemClock()) as broker:
+            with socket.create_connection((broker.host, broker.port)):
+                await until(lambda: broker.connections, "it is there")
+                (connection,) = broker.connections
+                while not connection.unsent_bytes:
+                    connection._transport.write(bytes(1000))
+                connection.end()
+                await asyncio.sleep(0.1)
+                assert connection in broker.connections  # it has a while to take what is left
+                await until(lambda: not broker.connections, "it is gone", seconds=5)
+
+    asyncio.run(check(tmp_path))
+
+
 def test_a_client_that_sends_and_does_not_read_is_not_read_from(tmp_path):
     """What one client can make the broker hold is bounded: the rest stays in its own socket."""
     names = [{"name": f"!{number:0200}"} for number in range(500)]

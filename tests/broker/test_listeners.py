@@ -231,13 +231,62 @@ def test_a_handshake_that_drips_is_cut_off(authority, tmp_path):
     asyncio.run(check())
 
 
+def test_clients_beyond_the_limit_are_gone_before_their_handshake_and_those_that_fail_in_it_count_no_more(
+    authority, tmp_path
+):
+    """They were told by TLS, and held a descriptor until they had answered that."""
+    config = BrokerConfig(**tls(authority), max_connections_per_ip=2)
+
+    async def check() -> None:
+        async with running(tmp_path / "data", SystemClock(), config) as broker:
+            silent = [await asyncio.open_connection(broker.host, broker.port) for _ in range(2)]
+            for _ in range(5):
+                reader, writer = await asyncio.open_connection(broker.host, broker.port)
+                assert await asyncio.wait_for(reader.read(), 2) == b""
+                writer.close()
+            assert len(broker.listeners[0].descriptors()) == 3  # of the two, too: a fork would keep them open
+            for _, writer in silent:
+                writer.write(b"no TLS")
+            await until(lambda: len(broker.listeners[0].descriptors()) == 1, "their handshakes have failed")
+            context = ssl.create_default_context(cafile=str(authority.file))
+            clients = [
+                Client(*await asyncio.open_connection(broker.host, broker.port, ssl=context)) for _ in range(2)
+            ]
+            for client in clients:
+                await client.call(18, 0)
+            for client in clients:
+                client.close()
+            for _, writer in silent:
+                writer.close()
+
+    asyncio.run(check())
+
+
+def test_silent_clients_of_one_address_keep_no_other_address_out(authority, tmp_path, monkeypatch):
+    monkeypatch.setattr(listeners, "MOST_HANDSHAKES", 5)
+
+    async def check() -> None:
+        async with running(tmp_path / "data", SystemClock(), BrokerConfig(**tls(authority))) as broker:
+            where = (broker.host, broker.port)
+            elsewhere = await asyncio.open_connection(*where, local_addr=("127.0.0.2", 0))
+            await until(lambda: len(broker.listeners[0].descriptors()) == 2, "it has begun its handshake")
+            silent = [await asyncio.open_connection(*where) for _ in range(20)]
+            assert await silent[0][0].read() == b""
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(elsewhere[0].read(), 0.3)
+            for _, writer in (elsewhere, *silent):
+                writer.close()
+
+    asyncio.run(check())
+
+
 def test_silent_clients_keep_nobody_out_and_are_bounded(authority, tmp_path, monkeypatch):
     monkeypatch.setattr(listeners, "MOST_HANDSHAKES", 5)
 
     async def check() -> None:
         async with running(tmp_path / "data", SystemClock(), BrokerConfig(**tls(authority))) as broker:
             silent = [await asyncio.open_connection(broker.host, broker.port) for _ in range(20)]
-            await until(lambda: len(broker.listeners[0]._handshakes) == 5, "five are kept")
+            await until(lambda: len(broker.listeners[0].descriptors()) == 1 + 5, "five are kept")
             context = ssl.create_default_context(cafile=str(authority.file))
             client = Client(*await asyncio.open_connection(broker.host, broker.port, ssl=context))
             await client.call(18, 0)
@@ -271,6 +320,37 @@ def test_a_port_of_a_listener_in_use_names_its_setting(tmp_path):
                 async with running(tmp_path, SystemClock(), config):
                     pass
             assert "port of [broker.listeners.out]" in (refused.value.hint or "")
+
+    asyncio.run(check())
+
+
+def test_one_address_that_two_listeners_write_in_two_ways_is_in_use(tmp_path):
+    """Two sockets may be bound to it until one of them listens; then it was a traceback."""
+    port = free_port()
+    out = ListenerConfig(host="127.0.0.01", port=port)
+
+    async def check() -> None:
+        with pytest.raises(listeners.AddressInUse, match=rf"127\.0\.0\.1:{port} is in use") as refused:
+            async with running(tmp_path, SystemClock(), BrokerConfig(port=port, listeners={"out": out})):
+                pass
+        assert "port of [broker.listeners.out]" in refused.value.hint
+
+    asyncio.run(check())
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
+def test_every_address_of_ipv6_is_every_address(tmp_path):
+    """As with other servers; a client of IPv4 was refused, and has its own name for rights and limits."""
+
+    async def check() -> None:
+        config = BrokerConfig(host="::", port=0, advertised_host="127.0.0.1")
+        async with running(tmp_path, SystemClock(), config) as broker:
+            for host in ("127.0.0.1", "::1"):
+                client = Client(*await asyncio.open_connection(host, broker.port))
+                await client.call(18, 0)
+                assert [each.client_host for each in broker.connections] == [f"/{host}"]
+                client.close()
+                await until(lambda: not broker.connections, "it is gone")
 
     asyncio.run(check())
 

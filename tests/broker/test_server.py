@@ -85,10 +85,10 @@ def test_a_port_that_is_in_use_on_the_other_loopback_is_in_use(tmp_path):
 def test_localhost_without_ipv6_is_the_other_loopback(tmp_path, monkeypatch, how):
     bound = listeners._bound
 
-    def without_ipv6(family, address):
+    def without_ipv6(family, address, **kinds):
         if address[0] == "::1":
             raise OSError(how, "none here")
-        return bound(family, address)
+        return bound(family, address, **kinds)
 
     async def check() -> None:
         monkeypatch.setattr(listeners, "_bound", without_ipv6)

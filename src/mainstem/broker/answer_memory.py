@@ -39,6 +39,11 @@ class AnswerMemory:
         self._slow: dict[Taker, tuple[float, int]] = {}  # since when so many bytes are unsent
         self._next_look = 0.0
 
+    @property
+    def has_room(self) -> bool:
+        """The budget is not used up."""
+        return self.held < self.limit
+
     def take(self, size: int) -> None:
         """So many bytes have been read, or are an answer."""
         self.held += size

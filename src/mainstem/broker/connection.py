@@ -15,6 +15,7 @@ they hold of answers counts as well (`answer_memory`), until the socket has take
 import asyncio
 import fcntl
 import termios
+import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -26,7 +27,7 @@ import msgspec
 from mainstem.broker import sending
 from mainstem.broker.answers import Later
 from mainstem.broker.arriving_frame import FIRST_ROOM, ArrivingFrame
-from mainstem.broker.errors import NotYetServed, TooManyConnections
+from mainstem.broker.errors import NotYetServed
 from mainstem.core.errors import MainstemError
 from mainstem.core.logging import get_logger
 from mainstem.wire.errors import MalformedFrame
@@ -40,7 +41,10 @@ if TYPE_CHECKING:
 SCRATCH_BYTES = 65_536
 _INT = Struct("i")  # of the system
 _MOST_ANSWERS = 1_048_576  # bytes; with more to send, no further request is started
-_MOST_AT_ONCE = 32  # requests of one client that are started before others have their turn
+# Of one client, before others have their turn: so many requests are started, and no other one after so many seconds.
+_MOST_AT_ONCE = 32
+_MOST_SECONDS = 0.002
+GOOD_BYE_SECONDS: Final = 5.0  # for the client to take what was written, and to answer the end of TLS
 
 ANONYMOUS: Final = "User:ANONYMOUS"
 
@@ -68,14 +72,17 @@ class Pending(msgspec.Struct):
 class Connection(asyncio.BufferedProtocol):
     """The protocol object of one accepted socket."""
 
-    def __init__(self, broker: "Broker", listener: "Listener") -> None:
+    def __init__(self, broker: "Broker", listener: "Listener", client_host: str) -> None:
         self.broker = broker
         self.listener = listener
         self.principal = ANONYMOUS
         """Who the client is, as Kafka names it."""
         self.authentication: Authentication | None = None
         """On a listener with SASL, until the client is known for good."""
-        self.client_host = ""
+        self.client_host = client_host
+        """Its address, as Kafka writes it: `/127.0.0.1`."""
+        self.was_made = False
+        """The handshake is over; `connection_lost` will come."""
         self.takes_slices = False
         """Answers may have parts of files in them: nothing is encrypted."""
         self.client_software = ("", "")  # name and version, once ApiVersions has told them (KIP-511)
@@ -156,32 +163,20 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self.was_made = True
         if self.broker.stopping.done():  # it was accepted before, and nobody would close it any more
             self._closing = True
             self._transport.abort()
             return
         if self.listener.mechanisms:
             self._ask_who()
-        peer = transport.get_extra_info("peername")
-        self.client_host = f"/{peer[0]}" if peer else "/"
         secure = transport.get_extra_info("ssl_object")
         self.takes_slices = secure is None
         if secure is not None and (certificate := secure.getpeercert(binary_form=True)):
             from mainstem.broker.security.tls import distinguished_name
 
             self.principal = f"User:{distinguished_name(certificate)}"
-        limit = self.broker.most_connections
-        if len(self.broker.connections) >= limit:
-            self._refuse(
-                TooManyConnections(f"{limit} connections are open (max_connections, and what ulimit -n leaves)")
-            )
-            return
-        most_of_one = self.broker.config.max_connections_per_ip
-        if self.broker.connections_of[self.client_host] >= most_of_one:
-            self._refuse(TooManyConnections(f"{most_of_one} connections of one address (max_connections_per_ip)"))
-            return
         self.broker.connections.add(self)
-        self.broker.connections_of[self.client_host] += 1
         wait = self.broker.quotas.connected(self.client_host[1:])
         if wait:
             log.info("connection_throttled", client=self.client_host, seconds=wait)
@@ -199,11 +194,8 @@ class Connection(asyncio.BufferedProtocol):
         self._memory.leave(self)
         self._answer_memory.give(self._held_answers)
         self._answer_memory.goes_on(self)
-        if self in self.broker.connections:
-            self.broker.connections.discard(self)
-            self.broker.connections_of[self.client_host] -= 1
-            if not self.broker.connections_of[self.client_host]:
-                del self.broker.connections_of[self.client_host]
+        self.broker.connections.discard(self)
+        self.broker.admission.leave(self.client_host)
         for callback in tuple(self.on_close):
             callback()
         if self._drained is not None and not self._drained.done():
@@ -287,15 +279,21 @@ class Connection(asyncio.BufferedProtocol):
         """No request is started: the client takes no answers, is over its quota, or asks for what is not served yet."""
         return self._writing_paused or self._muted is not None or self._waits_for_start
 
+    @property
+    def _has_enough(self) -> bool:
+        """It is to take answers before it gets more of them: one, where others want the memory."""
+        held, most = self._held_answers, _MOST_ANSWERS if self._answer_memory.has_room else 1
+        return len(self._unanswered) >= self._most_requests or held >= most
+
     def _start_requests(self) -> None:
-        left = _MOST_AT_ONCE
+        left, until = _MOST_AT_ONCE, time.monotonic() + _MOST_SECONDS
         self._others_turn = False
         while self._requests and not self._holding_back and not self._takes_none and not self._closing:
-            if len(self._unanswered) >= self._most_requests or self._held_answers >= _MOST_ANSWERS:
+            if self._has_enough:
                 self._flush()  # finished answers count until they have left
-                if len(self._unanswered) >= self._most_requests or self._held_answers >= _MOST_ANSWERS:
+                if self._has_enough:
                     break
-            if not left:
+            if not left or (left < _MOST_AT_ONCE and time.monotonic() > until):
                 self._others_turn = True
                 self._flush_soon()
                 break
@@ -542,9 +540,12 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def close(self) -> None:
-        """Close the socket after what was written to it has left."""
+        """Close the socket after what was written to it has left; after `GOOD_BYE_SECONDS`, whether or not it has."""
         self.stop_reading()
-        self._closing = True
+        if not self._closing:
+            self._closing = True
+            timer = self._loop.call_later(GOOD_BYE_SECONDS, self.abort)
+            self.on_close.add(timer.cancel)
         if self._unsent:
             self._flush_soon()  # a part in a turn, then it is closed
         else:

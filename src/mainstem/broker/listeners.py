@@ -1,9 +1,10 @@
 """The listeners: bound sockets, who is accepted, and what clients are told to connect to.
 
 They accept their clients themselves. asyncio's own server leaves a client open for good that it has accepted in the
-turn in which it is closed (https://github.com/python/cpython/issues/109564); and those in the handshake of TLS are to
-be counted: at most `MOST_HANDSHAKES` at a time. With one more, the oldest is cut off: a client that means it is done in
-milliseconds, so whoever opens connections and says nothing holds a bounded memory and keeps nobody out.
+turn in which it is closed (https://github.com/python/cpython/issues/109564); and a client is to be counted, and sent
+away, before its handshake (`admission`). At most `MOST_HANDSHAKES` are under way at a time: with one more, the oldest
+of the address that has most of them is cut off. A client that means it is done in milliseconds, so whoever opens
+connections and says nothing holds a bounded memory, and keeps no other address out.
 """
 
 import asyncio
@@ -13,11 +14,12 @@ import os
 import socket
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from mainstem.broker.config import FIRST_LISTENER, ListenerConfig
-from mainstem.broker.connection import Connection
-from mainstem.broker.errors import AddressInUse
+from mainstem.broker.connection import GOOD_BYE_SECONDS, Connection
+from mainstem.broker.errors import AddressInUse, TooManyConnections
 from mainstem.core.address import format_address
 from mainstem.core.causes import one_line
 from mainstem.core.logging import get_logger
@@ -29,9 +31,9 @@ if TYPE_CHECKING:
 # Of ::1 where there is no IPv6; asyncio of newer Pythons gives no number. A port in use there is a conflict: clients
 # that try ::1 first would talk to a stranger.
 _WITHOUT_IPV6: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, None)
+_IPV4_IN_IPV6: Final = "::ffff:"
 _BACKLOG: Final = 512
 _SECONDS_AFTER_FAILURE: Final = 0.1  # of an accept: no file descriptor is left
-_GOOD_BYE_SECONDS: Final = 5.0  # for the client's answer to the end of TLS
 
 MOST_HANDSHAKES: Final = 256
 
@@ -58,7 +60,7 @@ class Listener:
         self._broker = broker
         self._sockets: list[socket.socket] = []
         self._tls: RenewedContext | None = None
-        self._handshakes: dict[asyncio.Task[None], socket.socket] = {}  # the oldest first
+        self._handshakes: dict[str, list[socket.socket]] = {}  # by address, the oldest first
 
     async def bind(self) -> None:
         """Bind without accepting. `localhost` means 127.0.0.1 and ::1 on one port: some clients try ::1 first.
@@ -75,8 +77,10 @@ class Listener:
                 found = await self._broker.loop.getaddrinfo(
                     host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
                 )
-                for family, _, _, _, address in dict.fromkeys(found):
-                    self._sockets.append(_bound(family, (address[0], port, *address[2:])))
+                addresses = dict.fromkeys((family, address) for family, _, _, _, address in found)
+                alone = len(hosts) == len(addresses) == 1
+                for family, address in addresses:
+                    self._sockets.append(_bound(family, (address[0], port, *address[2:]), alone=alone))
                     port = self._sockets[0].getsockname()[1]
             except OSError as error:
                 if self._sockets and error.errno in _WITHOUT_IPV6:
@@ -98,14 +102,23 @@ class Listener:
             )
 
     def descriptors(self) -> list[int]:
-        """Of the sockets that it listens on."""
-        return [each.fileno() for each in self._sockets if each.fileno() >= 0]
+        """Of the sockets that it listens on, and of clients in their handshake."""
+        sockets = chain(self._sockets, *self._handshakes.values())
+        return [each.fileno() for each in sockets if each.fileno() >= 0]
 
     def accept(self) -> None:
-        """Start to accept clients."""
+        """Start to accept clients.
+
+        Raises:
+            AddressInUse: another process, or listener, has been faster.
+        """
         self._tell_what_is_open()
         for each in self._sockets:
-            each.listen(_BACKLOG)
+            host, port, *_ = each.getsockname()
+            try:
+                each.listen(_BACKLOG)
+            except OSError as error:  # since it was bound somebody else has begun to listen there
+                raise _cannot_listen(self.name, host, port, error) from None
             self._go_on(each)
 
     def close(self) -> None:
@@ -114,7 +127,7 @@ class Listener:
             if each.fileno() >= 0:
                 self._broker.loop.remove_reader(each)
             each.close()
-        for accepted in self._handshakes.values():
+        for accepted in chain(*self._handshakes.values()):
             _cut_off(accepted)
 
     def _tell_what_is_open(self) -> None:
@@ -146,38 +159,52 @@ class Listener:
                 loop.remove_reader(listening)
                 loop.call_later(_SECONDS_AFTER_FAILURE, self._go_on, listening)
                 return
+            connection = Connection(self._broker, self, f"/{client[0].removeprefix(_IPV4_IN_IPV6)}")
+            try:
+                self._broker.admission.enter(connection.client_host)
+            except TooManyConnections as error:
+                log.info("connection_refused", client=connection.client_host, reason=str(error))
+                accepted.close()
+                continue
             accepted.setblocking(False)
-            task = self._broker.spawn(self._let_in(accepted, client[0]), name="arrival")
-            task.add_done_callback(partial(self._has_arrived, accepted))
-            if self._tls is not None:  # without it, he is connected in the next turn
-                if len(self._handshakes) >= MOST_HANDSHAKES:
-                    _cut_off(self._handshakes.pop(next(iter(self._handshakes))))
-                self._handshakes[task] = accepted
+            if self._tls is not None:  # without it, the client is connected in the next turn
+                self._begin_handshake(accepted, connection.client_host)
+            task = self._broker.spawn(self._let_in(accepted, connection), name="arrival")
+            task.add_done_callback(partial(self._has_arrived, accepted, connection))
 
-    async def _let_in(self, accepted: socket.socket, client: str) -> None:
+    def _begin_handshake(self, accepted: socket.socket, host: str) -> None:
+        if sum(map(len, self._handshakes.values())) >= MOST_HANDSHAKES:
+            of_one = max(self._handshakes.values(), key=len)
+            _cut_off(of_one.pop(0))
+        self._handshakes.setdefault(host, []).append(accepted)
+
+    async def _let_in(self, accepted: socket.socket, connection: Connection) -> None:
         loop = self._broker.loop
         if self._tls is None:
-            await loop.connect_accepted_socket(self._connection, accepted)
+            await loop.connect_accepted_socket(lambda: connection, accepted)
             return
         from mainstem.broker.security.tls import handshake_with
 
         try:
             with handshake_with(accepted):
                 await loop.connect_accepted_socket(
-                    self._connection,
+                    lambda: connection,
                     accepted,
                     ssl=self._tls,
                     ssl_handshake_timeout=self._broker.config.authentication_timeout_ms / 1000,
-                    ssl_shutdown_timeout=_GOOD_BYE_SECONDS,
+                    ssl_shutdown_timeout=GOOD_BYE_SECONDS,
                 )
         except (OSError, TimeoutError) as error:  # a port that is scanned, a client without the authority
-            log.info("handshake_failed", client=client, listener=self.name, reason=one_line(error))
+            log.info("handshake_failed", client=connection.client_host, listener=self.name, reason=one_line(error))
 
-    def _connection(self) -> Connection:
-        return Connection(self._broker, self)
-
-    def _has_arrived(self, accepted: socket.socket, task: "asyncio.Task[None]") -> None:
-        self._handshakes.pop(task, None)
+    def _has_arrived(self, accepted: socket.socket, connection: Connection, task: "asyncio.Task[None]") -> None:
+        host = connection.client_host
+        if accepted in (handshakes := self._handshakes.get(host, [])):
+            handshakes.remove(accepted)
+        if not self._handshakes.get(host, True):
+            del self._handshakes[host]
+        if not connection.was_made:
+            self._broker.admission.leave(host)
         if task.cancelled():  # perhaps before it began: no transport has the socket
             accepted.close()
 
@@ -190,8 +217,8 @@ def _cut_off(accepted: socket.socket) -> None:
         accepted.shutdown(socket.SHUT_RDWR)
 
 
-def _bound(family: int, address: tuple[object, ...]) -> socket.socket:
-    """A socket that is bound and does not listen yet."""
+def _bound(family: int, address: tuple[object, ...], *, alone: bool) -> socket.socket:
+    """A socket that is bound and does not listen yet; one that is `alone` on `::` takes clients of IPv4, too."""
     try:
         made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # else asyncio sets no TCP_NODELAY
     except OSError as error:
@@ -199,7 +226,7 @@ def _bound(family: int, address: tuple[object, ...]) -> socket.socket:
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not alone)
         made.setblocking(False)
         made.bind(address)
     except BaseException:
@@ -217,6 +244,8 @@ def _cannot_listen(name: str, host: str, port: int, error: OSError) -> AddressIn
             hint=f"stop the process that listens there, or choose another port: {setting}",
         )
     reason = error.strerror or str(error)
+    is_low = error.errno == errno.EACCES and 0 < port < 1024
     return AddressInUse(
-        f"cannot listen on {format_address(host, port)}: {reason}", hint="give HOST:PORT of an address of this machine"
+        f"cannot listen on {format_address(host, port)}: {reason}",
+        hint="choose a port from 1024 on" if is_low else "give HOST:PORT of an address of this machine",
     )

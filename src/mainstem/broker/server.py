@@ -7,12 +7,12 @@ answered, the coordinators and the topics are closed. The `LogDirectory` is the 
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+from mainstem.broker.admission import Admission
 from mainstem.broker.answer_memory import AnswerMemory
 from mainstem.broker.config import BrokerConfig
 from mainstem.broker.connection import SCRATCH_BYTES, Connection
@@ -73,10 +73,10 @@ class Broker:
         self.log = log
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.connections: set[Connection] = set()
-        self.connections_of: Counter[str] = Counter()  # by address
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         """What every connection reads into; nothing is left in it when the read is dealt with."""
-        self.most_connections = min(config.max_connections, connections_limit(log.config.open_files))
+        most = min(config.max_connections, connections_limit(log.config.open_files))
+        self.admission = Admission(most, config.max_connections_per_ip)
         self.listeners = [Listener(self, name, each) for name, each in config.all_listeners().items()]
         self.dispatch = Dispatch(self, {})
         self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, self.clock)
