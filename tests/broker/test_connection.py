@@ -181,6 +181,23 @@ def test_an_answer_that_cannot_be_encoded_is_a_failure(tmp_path, later):
     asyncio.run(check(tmp_path))
 
 
+@pytest.mark.parametrize(("sent", "said"), [(b"GET / HTTP/1.1\r\n\r\n", "HTTP"), (b"\x16\x03\x01\x02\0\1", "TLS")])
+def test_who_took_the_port_for_another_ones_is_told_of_with_what_he_sent(tmp_path, monkeypatch, sent, said):
+    logs = structlog.testing.CapturingLogger()
+    monkeypatch.setattr("mainstem.broker.connection.log", logs)
+
+    async def check(directory) -> None:
+        async with running(directory, SystemClock()) as broker:
+            reader, writer = await asyncio.open_connection(broker.host, broker.port)
+            writer.write(sent)
+            assert await reader.read() == b""
+            writer.close()
+
+    asyncio.run(check(tmp_path))
+    (told,) = (each.kwargs["reason"] for each in logs.calls if each.args == ("connection_refused",))
+    assert f"; these bytes are {said}'s" in told
+
+
 def test_a_client_of_costly_requests_lets_others_have_their_turn(tmp_path):
     """It was after 32 of them: with fifty such clients a request of another waited for 19 s."""
     order = []

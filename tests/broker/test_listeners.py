@@ -249,9 +249,7 @@ def test_clients_beyond_the_limit_are_gone_before_their_handshake_and_those_that
                 writer.write(b"no TLS")
             await until(lambda: len(broker.listeners[0].descriptors()) == 1, "their handshakes have failed")
             context = ssl.create_default_context(cafile=str(authority.file))
-            clients = [
-                Client(*await asyncio.open_connection(broker.host, broker.port, ssl=context)) for _ in range(2)
-            ]
+            clients = [Client(*await asyncio.open_connection(broker.host, broker.port, ssl=context)) for _ in range(2)]
             for client in clients:
                 await client.call(18, 0)
             for client in clients:

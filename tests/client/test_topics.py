@@ -2,6 +2,7 @@ import re
 import time
 from concurrent.futures import Future
 
+import msgspec
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
@@ -9,6 +10,7 @@ from mainstem import embedded
 from mainstem.client import BrokerUnavailable, Connection, TopicMismatch, UnknownTopic, topics
 from mainstem.client.append import append
 from mainstem.client.compacted import read_compacted
+from mainstem.client.connection import Security
 from mainstem.client.errors import TopicRefused
 from mainstem.client.internal import COMMITS, INTERNAL_TOPICS
 from mainstem.client.topics import (
@@ -31,7 +33,7 @@ from mainstem.client.topics import (
     topic_settings,
     what_can_be_lost,
 )
-from mainstem.core import TopicPartition
+from mainstem.core import TopicPartition, UserError
 from mainstem.log.config import TopicConfig
 from tests.support.counting import counted
 from tests.support.proxy import CuttingProxy
@@ -303,7 +305,23 @@ def test_nobody_there_is_one_line(monkeypatch):
     monkeypatch.setattr("mainstem.client.topics.TIMEOUT_SECONDS", 1.0)
     with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:\d+: list topics") as caught:
         list_topics(Connection("127.0.0.1:1"))
-    assert "is that the address of a log?" in caught.value.hint
+    assert "is that the address of a log, and" in caught.value.hint
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_who_is_not_let_in_is_told_so_at_once(monkeypatch):
+    """It was no answer after half a minute."""
+    users = {"sasl_enabled_mechanisms": ["PLAIN"], "users": {"ann": "right"}}
+    with embedded(broker={"protocol": "SASL_PLAINTEXT", **users}) as log:
+        security = Security(protocol="SASL_PLAINTEXT", mechanism="PLAIN", username="ann", password="wrong")
+        began = time.monotonic()
+        with pytest.raises(BrokerUnavailable, match="invalid credentials") as caught:
+            list_topics(Connection(log.bootstrap, security))
+        assert "MAINSTEM_SECURITY__PASSWORD" in caught.value.hint
+        assert time.monotonic() - began < 10
+        with pytest.raises(UserError, match=r"sasl\.username and sasl\.password") as caught:
+            list_topics(Connection(log.bootstrap, msgspec.structs.replace(security, username="", password="")))
+        assert "MAINSTEM_SECURITY__PASSWORD" in caught.value.hint
 
 
 def test_topics_are_kept_for_ever_unless_the_project_says_otherwise():

@@ -46,6 +46,10 @@ _MOST_AT_ONCE = 32
 _MOST_SECONDS = 0.002
 GOOD_BYE_SECONDS: Final = 5.0  # for the client to take what was written, and to answer the end of TLS
 
+# How what others send begins, who took this port for theirs; as a size it is more than any limit's.
+_OTHERS: Final = {b"\x16\x03": "; these bytes are TLS's, and this listener has none"} | dict.fromkeys(
+    (b"GE", b"PO", b"PU", b"HE", b"OP", b"DE"), "; these bytes are HTTP's, and this is Kafka's protocol"
+)
 ANONYMOUS: Final = "User:ANONYMOUS"
 
 log = get_logger()
@@ -246,7 +250,8 @@ class Connection(asyncio.BufferedProtocol):
         while filled - position >= SIZE.size:
             (size,) = SIZE.unpack_from(scratch, position)
             if not 0 < size <= limit:
-                raise MalformedFrame(f"a frame of {size} bytes; the limit is {limit} ({self._limit_setting})")
+                other = _OTHERS.get(bytes(scratch[position : position + 2]), "")
+                raise MalformedFrame(f"a frame of {size} bytes; the limit is {limit} ({self._limit_setting}){other}")
             position += SIZE.size
             if filled - position >= size:
                 self._requests.append(bytearray(scratch[position : position + size]))

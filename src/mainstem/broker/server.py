@@ -1,6 +1,6 @@
 """The broker: it owns the topics, the coordinators and the listening sockets, and joins the wire to the log.
 
-Its start reads top to bottom: bind (a port in use is found before anything is written), load topics, accept, open the
+Its start reads top to bottom: bind (a port in use is found before topics are read), load topics, accept, open the
 coordinators. Who connects is told at once what is served, and what topics there are; other requests wait until the
 coordinators have read what they keep. Its stop is the reverse: no new connections or requests, those in flight are
 answered, the coordinators and the topics are closed. The `LogDirectory` is the caller's to open and close.

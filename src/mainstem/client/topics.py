@@ -4,7 +4,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -23,7 +23,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from mainstem.client.connection import Connection
 from mainstem.client.errors import BrokerUnavailable, TopicMismatch, TopicRefused, UnknownTopic
 from mainstem.client.internal import INTERNAL_TOPICS
-from mainstem.core import TopicPartition, is_topic_name
+from mainstem.core import TopicPartition, UserError, is_topic_name
 from mainstem.core.logging import get_logger
 from mainstem.core.wrong_settings import suggestion
 
@@ -48,6 +48,10 @@ _ELECTION = (
 """Of one broker, while another becomes the leader or whoever asks has not heard of it."""
 _NO_ANSWER = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
 _PASSING = (*_ELECTION, *_NO_ANSWER)
+_NOT_LET_IN = (KafkaError._AUTHENTICATION, KafkaError._SSL)
+_SECURITY_HINT = "check [security] of the project's mainstem.toml, and MAINSTEM_SECURITY__PASSWORD"
+_told: dict[Connection, KafkaError] = {}
+"""What a log's client was told last of its connections: a request says only that it got no answer."""
 _REFUSALS = (
     KafkaError.INVALID_CONFIG,
     KafkaError.INVALID_PARTITIONS,
@@ -81,7 +85,16 @@ def admin(connection: Connection) -> AdminClient:
     seconds where it asks for the leaders of partitions a moment too early.
     """
     settings = connection.confluent(socket_timeout_ms=10_000, log_level=2)
-    return AdminClient(settings | {"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 500})
+    settings |= {"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 500}
+    try:
+        return AdminClient(settings | {"error_cb": partial(_hear, connection)})
+    except KafkaException as error:
+        raise UserError(f"{connection.bootstrap}: {error.args[0].str()}", hint=_SECURITY_HINT) from None
+
+
+def _hear(connection: Connection, error: KafkaError) -> None:
+    if error.code() != KafkaError._ALL_BROKERS_DOWN:  # which says less than what was said before
+        _told[connection] = error
 
 
 def ensure_internal_topics(connection: Connection) -> None:
@@ -492,14 +505,21 @@ def _wait_for_leaders(connection: Connection, name: str) -> TopicDescription:
 
 def _metadata(connection: Connection) -> Any:
     deadline = time.monotonic() + TIMEOUT_SECONDS
+    attempt = _FIRST_ATTEMPT_SECONDS
+    _told.pop(connection, None)
     while True:
-        left = deadline - time.monotonic()
+        left, client = deadline - time.monotonic(), admin(connection)
         try:
-            return admin(connection).list_topics(timeout=min(_ATTEMPT_SECONDS, max(left, 0.1)))
+            return client.list_topics(timeout=min(attempt, max(left, 0.1)))
         except KafkaException as error:
+            client.poll(0)  # what it was told meanwhile
+            told = _told.get(connection)
+            if told is not None and told.code() in _NOT_LET_IN:
+                raise BrokerUnavailable(f"{connection.bootstrap}: {told.str()}", hint=_SECURITY_HINT) from error
             admin.cache_clear()  # it may wait for a broker that is gone; a new client asks those that are there
-            if error.args[0].code() not in _NO_ANSWER or left < _ATTEMPT_SECONDS:
+            if error.args[0].code() not in _NO_ANSWER or left < attempt:
                 raise _translated(error, f"{connection.bootstrap}: list topics") from error
+            attempt = min(2 * attempt, _ATTEMPT_SECONDS)
             time.sleep(0.05)
 
 
@@ -514,5 +534,5 @@ def _translated(error: KafkaException, doing: str) -> Exception:
         return UnknownTopic(f"{doing}: no such topic")
     if cause.code() in _REFUSALS:
         return TopicRefused(f"{doing}: {cause.str()}")
-    hint = "is that the address of a log? the gateway, say, listens at another" if cause.code() in _NO_ANSWER else ""
-    return BrokerUnavailable(f"{doing}: {cause.str()}", hint=hint)
+    hint = "is that the address of a log, and [security] what it asks for? the gateway, say, listens at another"
+    return BrokerUnavailable(f"{doing}: {cause.str()}", hint=hint if cause.code() in _NO_ANSWER else "")
