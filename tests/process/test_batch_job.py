@@ -49,3 +49,57 @@ def test_a_batch_that_hangs_is_given_up_and_holds_nothing_of_spark_any_more(
     run_until(driver, lambda: len(read_rows(log_connection, f"{shop}.copied")) == 4)
     hang.unlink()
     run_until(driver, lambda: len(read_rows(log_connection, f"{shop}.slow")) == 4)
+
+
+HANGS_IN_THE_DRIVER = """
+    import pathlib, time
+
+    @stream(to="SHOP.slow")
+    def SHOP_hangs(orders):
+        while pathlib.Path("HANG").exists():
+            time.sleep(0.1)
+        return orders.select("id")
+
+    @stream(to="SHOP.copied")
+    def SHOP_copied(orders):
+        if pathlib.Path("FAIL").exists():
+            raise ValueError("not now")
+        return orders
+"""
+
+
+def test_a_function_that_hangs_in_the_driver_holds_up_no_other_job(
+    spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
+):
+    """Whoever stopped it waited for it: nobody saw any more that other jobs had failed, or started them again."""
+    hang, fail = tmp_path / "hang", tmp_path / "fail"
+    jobs = HANGS_IN_THE_DRIVER.replace("HANG", str(hang)).replace("FAIL", str(fail))
+    project = write_project(tmp_path / "project", shop, jobs, f"[jobs.{shop}_hangs]\nbatch_timeout_seconds = 3\n")
+    configs = load_job_configs(project)
+    driver = driver_of(spark, project, log_connection, registry_url, tmp_path / "data", settings=configs)
+    drivers.append(driver)
+    driver.start()
+    hung, other = f"{shop}_hangs@1", f"{shop}_copied@1"
+
+    def put(*numbers):
+        rows = [order(number, "ann", 0) for number in numbers]
+        put_rows(log_connection, live_registry, f"{shop}.orders", ORDERS, rows, ("id",))
+
+    put(0)
+    run_until(driver, lambda: len(read_rows(log_connection, f"{shop}.slow")) == 1)
+    hang.touch()
+    put(1, 2)
+    run_until(driver, lambda: hung in driver.retries.failed)
+    assert "has run for more than 3 s" in driver.retries.failed[hung].error
+    assert "hangs in the driver" in driver.retries.failed[hung].hint
+    fail.touch()
+    lines = (project / "jobs.py").read_text().splitlines()
+    line = next(number for number, text in enumerate(lines, 1) if "ValueError" in text)
+    put(3)
+    run_until(driver, lambda: other in driver.retries.failed, refused=[other])
+    assert driver.retries.failed[other].error == f"{project / 'jobs.py'}:{line}: {shop}_copied: ValueError: not now"
+    fail.unlink()
+    run_until(driver, lambda: len(read_rows(log_connection, f"{shop}.copied")) == 4, refused=[other])
+    assert hung in driver.waiting
+    hang.unlink()
+    run_until(driver, lambda: len(read_rows(log_connection, f"{shop}.slow")) == 4, refused=[other])

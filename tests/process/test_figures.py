@@ -25,7 +25,9 @@ def test_state_is_added_up_over_its_operators():
 def test_a_batch_that_does_not_end_is_told_after_a_minute_and_then_less_and_less_often():
     clock = ManualClock()
     under_way = UnderWay("daily", clock)
-    assert under_way.ms == 0
+    with capture_logs() as logs:
+        under_way.tell()
+    assert (under_way.ms, logs) == (0, [])  # before the first batch
     with capture_logs() as logs, under_way.batch(7):
         for _ in range(60):
             clock.advance_ms(10_000)

@@ -7,6 +7,7 @@ import pytest
 
 from mainstem.client.catalog import RETIRED
 from mainstem.core import CorruptData, ManualClock
+from mainstem.process.calling import place_of
 from mainstem.process.declare import Location
 from mainstem.process.frozen import code_hash, freeze, load_version, open_version
 from mainstem.process.project import load_project
@@ -91,6 +92,20 @@ def test_what_is_installed_below_a_project_is_not_taken_from_the_copy(project, t
     monkeypatch.syspath_prepend(str(project / "vendor"))
     version = freeze(project, tmp_path / "data", ManualClock())
     assert version.places == [version.directory]
+
+
+def test_errors_of_frozen_code_are_told_with_their_line_where_the_data_directory_is_relative(
+    project, tmp_path, monkeypatch
+):
+    """`mainstem up .` told the line of the job's declaration instead."""
+    monkeypatch.chdir(tmp_path)
+    version = freeze(project, Path("data"), ManualClock())
+    (file,) = version.directory.glob("jobs.py")
+    try:
+        exec(compile("1 / 0", str(file), "exec"))
+    except ZeroDivisionError as error:
+        place = place_of(error, version.directory)
+    assert version.in_project(place) == Location(str(project / "jobs.py"), 1)
 
 
 def test_freezing_again_gives_the_same_version(project, tmp_path):

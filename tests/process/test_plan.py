@@ -106,6 +106,30 @@ def test_a_plan_of_nothing_but_the_project(spark, project):
     assert msgspec.json.decode(msgspec.json.encode(it))["jobs"][0]["place"] == f"{project / 'jobs.py'}:9"
 
 
+LATER = """
+from mainstem.process import changelog, stream, topic
+from pyspark.sql import functions as F
+
+orders, bigs = topic("orders"), changelog("bigs", key="id")
+
+@stream(to="stamped")
+def stamped(orders):
+    return orders.withColumn("now", F.current_timestamp())
+
+@stream(to="priced")
+def priced(orders, bigs):
+    return orders.join(bigs.select("id"), "id", "left")
+"""
+
+
+def test_slices_of_what_depends_on_when_they_run_do_not_add_up(spark, project):
+    (project / "jobs.py").write_text(LATER)
+    schemas = Registered(bigs_value=ORDER)
+    assert {job.name: job.slices for job in plan(load_project(project), spark, registry=schemas).jobs} == {
+        "stamped": False, "priced": False,
+    }  # fmt: skip
+
+
 def test_of_an_edited_job_its_kind_is_told_and_of_each_whether_slices_add_up(spark, project, tmp_path):
     data = tmp_path / "data"
     before = {job.name: job for job in plan(load_project(project), spark).jobs}

@@ -138,10 +138,16 @@ class BatchJob(RunningJob):
         session.sparkContext.setLocalProperty("spark.scheduler.pool", "default")
 
     def stop(self) -> None:
-        """As any job; then close the tables."""
-        super().stop()
-        for table in self._tables.values():
-            table.close()
+        """As any job; then close the tables.
+
+        Raises:
+            JobHangs: its function does not return.
+        """
+        try:
+            super().stop()
+        finally:
+            for table in self._tables.values():
+                table.close()
 
     def land(self, to: NextOffsets | None) -> Stand | None:
         """As `RunningJob` says."""
@@ -174,7 +180,10 @@ class BatchJob(RunningJob):
         """
         assert self._query is not None
         try:
-            self._query.awaitTermination()
+            while not self._query.awaitTermination(1):
+                self._check_time()
+        except JobFailed:
+            raise
         except Exception:  # `check` knows more of it
             self.check()
 
@@ -269,7 +278,9 @@ class BatchJob(RunningJob):
         try:
             ranges = self._ranges(number)
             last = self._failed_before
-            if last is not None and (last.batch, last.ranges) == (number, ranges):
+            is_same = last is not None and (last.batch, last.ranges) == (number, ranges)
+            so_far = last.search if last is not None and is_same else None
+            if is_same and so_far is None:
                 return last
             is_of_a_row = isinstance(error, PySparkException | Py4JError) and unknown_id(error) is None
             if spec.analysis.stateful or not is_of_a_row:
@@ -283,8 +294,10 @@ class BatchJob(RunningJob):
                     return True
                 return False
 
-            found = first_that_fails(ranges, fails)
-            return FailedBatch(number, ranges, shown(rows, found) if found is not None else "")
+            found = first_that_fails(ranges, fails, so_far=so_far)
+            if isinstance(found, Range):
+                return FailedBatch(number, ranges, shown(rows, found))
+            return FailedBatch(number, ranges, search=found)
         except Exception as why:  # what is told of the failure itself is worth more
             log.warning("batch_not_looked_into", job=spec.name, batch=number, reason=one_line(why))
             return None

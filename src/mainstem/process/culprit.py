@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SECONDS = 20.0
-"""It is given up after so long: the job is tried again meanwhile by nobody."""
+"""It is left after so long, since nobody tries the job again meanwhile; its next failure goes on."""
 _SHOWN = 1_000  # characters of a row
 
 
@@ -31,12 +31,22 @@ class Range(msgspec.Struct, frozen=True):
     end: int
 
 
+class Search(msgspec.Struct, frozen=True):
+    """How far a search has got: the first `right` rows of the batch do not fail, the first `wrong` do."""
+
+    right: int
+    wrong: int
+
+
 class FailedBatch(msgspec.Struct, frozen=True):
-    """A batch that could not be written. `row` is JSON, with its place; "" where it is not known which it was."""
+    """A batch that could not be written. `row` is JSON, with its place; "" where it is not known which it was, for good
+    or, with `search`, not yet.
+    """
 
     batch: int
     ranges: tuple[Range, ...]
     row: str = ""
+    search: Search | None = None
 
     def told(self) -> dict[str, str]:
         """For people, by what it is."""
@@ -58,23 +68,29 @@ def ranges_of(
 
 
 def first_that_fails(
-    ranges: Sequence[Range], fails: Callable[[Sequence[Range]], bool], *, seconds: float = SECONDS
-) -> Range | None:
+    ranges: Sequence[Range],
+    fails: Callable[[Sequence[Range]], bool],
+    *,
+    so_far: Search | None = None,
+    seconds: float = SECONDS,
+) -> Range | Search | None:
     """The row, as a range of one offset, up to which the function fails, and before which it does not; None: it does
-    not fail again, or it was not found in time.
+    not fail again. Where it is not found in time, how far the search has got: at least a step further.
 
     Args:
         ranges: of the batch.
         fails: whether the function fails with the rows of these.
+        so_far: what an earlier search has found.
         seconds: that it may take.
     """
     until = time.monotonic() + seconds
-    right, wrong = 0, sum(each.end - each.start for each in ranges)
-    if not fails(ranges):
+    if so_far is None and not fails(ranges):
         return None
+    found = so_far or Search(0, sum(each.end - each.start for each in ranges))
+    right, wrong = found.right, found.wrong
     while wrong - right > 1:
-        if time.monotonic() > until:
-            return None
+        if time.monotonic() > until and Search(right, wrong) != so_far:
+            return Search(right, wrong)
         middle = (right + wrong) // 2
         if fails(list(_first(ranges, middle))):
             wrong = middle

@@ -12,7 +12,7 @@ from mainstem.core import MainstemError, UserError
 from mainstem.process.another_version import start_another
 from mainstem.process.calling import place_of, reason_of
 from mainstem.process.culprit import FailedBatch
-from mainstem.process.declare import Location
+from mainstem.process.declare import BadDeclaration, Location
 from mainstem.process.frozen import Version
 from mainstem.process.sink_checkpoint import Checkpoint
 from mainstem.registry.spark import TopicSchema, later_id
@@ -36,6 +36,10 @@ class JobRefused(JobFailed, UserError):
     """The job ended by an error that another try cannot mend:
     its code, its settings, a checkpoint that does not fit.
     """
+
+
+class JobHangs(JobFailed):
+    """It was stopped, and its function has not returned: its query goes on till it does."""
 
 
 def check_shape(job: str, failure: BaseException | None, schemas: Iterable[TopicSchema]) -> None:
@@ -116,6 +120,8 @@ def failed(
         place = place_of(failure, version.directory)
     hint = error.hint if isinstance(error, MainstemError) else ""
     reason = str(error) if isinstance(error, MainstemError) else reason_of(error)
+    if isinstance(error, BadDeclaration):  # of its function, called within the batch: its message begins with the place
+        place, reason = error.location if isinstance(error.location, Location) else place, error.reason
     kind = JobRefused if isinstance(error, UserError) else JobFailed
     told = kind(version.in_project(place or declared), reason, hint=hint)
     told.batch = batch

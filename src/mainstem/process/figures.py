@@ -81,6 +81,6 @@ class UnderWay:
     def tell(self) -> None:
         """Log a batch that takes long: after a minute, then after twice as long each time."""
         seconds = self.ms / 1000
-        if seconds >= self._tell_at:
+        if seconds and seconds >= self._tell_at:
             self._tell_at = 2 * seconds
             log.warning("batch_takes_long", job=self._job, batch=self.number, seconds=round(seconds))

@@ -57,21 +57,20 @@ class Version(msgspec.Struct, frozen=True):
     """A frozen copy of a project's sources."""
 
     sha: str
-    directory: Path
+    directory: Path  # absolute
     manifest: Frozen
 
     @property
     def places(self) -> list[Path]:
         """The directories that its modules are imported from: what was copied of those of the project."""
-        copy, origin = self.directory.resolve(), Path(self.manifest.origin).resolve()
+        copy, origin = self.directory, Path(self.manifest.origin).resolve()
         return [*filter(Path.is_dir, (copy / place.relative_to(origin) for place in places_of(origin)))]
 
     def in_project(self, location: Location) -> Location:
         """A place in the frozen copy as one in the project's own file, unless that has been edited since."""
-        copy = self.directory.resolve()  # as code is loaded from there; the data directory may be given as `.mainstem`
         frozen = Path(location.file)
-        if frozen.is_relative_to(copy):
-            file = Path(self.manifest.origin) / frozen.relative_to(copy)
+        if frozen.is_relative_to(self.directory):
+            file = Path(self.manifest.origin) / frozen.relative_to(self.directory)
             if file.is_file() and frozen.is_file() and file.read_bytes() == frozen.read_bytes():
                 return Location(str(file), location.line)
         return location
@@ -219,7 +218,7 @@ def open_version(data: Path, sha: str, project: Path | None = None) -> Version:
         )
     if project is not None:
         manifest = msgspec.structs.replace(manifest, origin=str(project.resolve()))
-    return Version(sha, directory, manifest)
+    return Version(sha, directory.resolve(), manifest)  # as code is loaded from there, and errors name its files
 
 
 def version_directory(data: Path, sha: str) -> Path:

@@ -15,7 +15,7 @@ from mainstem.client.progress import Marker, NextOffsets
 from mainstem.core.logging import get_logger
 from mainstem.process.books import StreamBooks
 from mainstem.process.culprit import FailedBatch
-from mainstem.process.diagnosis import JobFailed, JobRefused, check_damage, check_shape, failed, java_text
+from mainstem.process.diagnosis import JobFailed, JobHangs, JobRefused, check_damage, check_shape, failed, java_text
 from mainstem.process.figures import figures_of
 from mainstem.process.heartbeats import Follower
 from mainstem.process.job_spec import JobSpec, sink_of, topics_of
@@ -25,7 +25,7 @@ from mainstem.process.passing_on import PassingOn
 from mainstem.process.planting import Stand
 from mainstem.process.project import Input
 from mainstem.process.reading import stream_of, typed_rows
-from mainstem.process.session import job_session
+from mainstem.process.session import STOP_SECONDS, job_session
 from mainstem.process.sink import BatchResult, BatchSink, SinkRefused
 from mainstem.process.sink_checkpoint import Checkpoint
 from mainstem.registry.client import Registry
@@ -135,11 +135,29 @@ class RunningJob(ABC):
         """Start the query."""
 
     def stop(self) -> None:
-        """Stop the query, then abort what its batch had open: readers of the output need not wait for a timeout."""
+        """Stop the query, then abort what its batch had open: readers of the output need not wait for a timeout.
+
+        Raises:
+            JobHangs: its function does not return. When it does, it cannot write any more.
+        """
+        hangs = False
         if self._query is not None:
-            self._query.stop()
+            try:
+                self._query.stop()
+            except Exception:
+                hangs = self.goes_on
+                if not hangs:
+                    raise
         if self._sink is not None:
             self._sink.close()
+        if hangs:
+            raise JobHangs(None, f"its function has not returned within {STOP_SECONDS} s of its stop")
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether its query's thread does; a query is not active as soon as somebody has begun to stop it."""
+        query: Any = self._query
+        return query is not None and bool(query._jsq.streamingQuery().queryExecutionThread().isAlive())
 
     def check(self) -> None:
         """Go on after what can be mended here; otherwise raise.

@@ -10,8 +10,9 @@ import msgspec
 from mainstem.client.internal import job_key
 from mainstem.client.topics import TopicDescription
 from mainstem.core import UserError
-from mainstem.process.analysis import Analysis, analyse, recall
+from mainstem.process.analysis import Analysis, Determinism, analyse, recall
 from mainstem.process.another_version import instead_of_retired
+from mainstem.process.declare import Job
 from mainstem.process.frozen import code_hash
 from mainstem.process.prepare import input_type, nobody_writes
 from mainstem.process.project import JobConfig, Project, TopicSpec
@@ -221,7 +222,7 @@ def _job(
             )  # a guess, where version 1 is not there
         known = {"columns": _columns(found.output), "event_time": found.event_time, "state": _state(found),
                  "determinism": found.determinism.value, "reason": found.reason, "keeps_order": found.keeps_order,
-                 "order_lost_by": found.order_lost_by, "slices": _state(found) is None and not job.is_realtime,
+                 "order_lost_by": found.order_lost_by, "slices": _slices_add_up(job, found),
                  "change": _change(found, data, name, config)}  # fmt: skip
     watermark = f"{job.watermark.column}, {job.watermark.delay}" if job.watermark else None
     return PlannedJob(
@@ -238,6 +239,13 @@ def _job(
         guarantee=guarantee_of(job, config),
         **known,
     )
+
+
+def _slices_add_up(job: Job, found: Analysis) -> bool:
+    """Whether its slices are together what it makes when it runs by itself: each has the tables as they are when it
+    runs, and a clock of its own.
+    """
+    return _state(found) is None and found.determinism is Determinism.PREFIX and not job.is_realtime
 
 
 def _state(found: Analysis) -> str | None:

@@ -46,6 +46,7 @@ log = get_logger()
 
 _START_EVERY_SECONDS = 1.0
 _STARTS_AT_ONCE = 8
+_HANGS = "its function hangs in the driver, and is tried again once it returns, or when `mainstem up` is started again"
 
 
 class JobDriver:
@@ -94,6 +95,7 @@ class JobDriver:
         self._preparer = Preparer(spark, project, version, connection, registry, data, self._settings)
         self._landers: dict[str, Lander] = {}
         self._failed_batches: dict[str, FailedBatch] = {}
+        self._hanging: dict[str, RunningJob] = {}  # stopped, and their functions have not returned yet
         self.heartbeats = Follower(connection)
         self._next_start = 0.0
 
@@ -184,10 +186,13 @@ class JobDriver:
         return self._landers[key]
 
     def _stop_job(self, key: str) -> None:
+        job = self.running.pop(key)
         try:
-            self.running.pop(key).stop()
+            job.stop()
         except Exception as error:
             log.warning("job_not_stopped", job=key, reason=str(error))
+            if job.goes_on:
+                self._hanging[key] = job
 
     def _fail(self, key: str, error: Exception) -> None:
         """Stop what is left of the job, and tell of it; `_start_waiting` tries it again."""
@@ -195,7 +200,10 @@ class JobDriver:
             self._stop_job(key)
         if isinstance(error, JobFailed) and error.batch is not None:
             self._failed_batches[key] = error.batch
-        failure = self.retries.fail(key, self._told(key, error))
+        told = self._told(key, error)
+        if key in self._hanging:
+            told.hint = f"{_HANGS}; {told.hint}" if told.hint else _HANGS
+        failure = self.retries.fail(key, told)
         self.waiting[key] = failure.error
         log.error(
             "job_failed", job=key, reason=failure.error, hint=failure.hint, retry_in_seconds=failure.retry_seconds
@@ -250,7 +258,7 @@ class JobDriver:
             del self.waiting[key]
             self.retries.forget(key)
             return None
-        if not self.retries.is_due(key):
+        if not self.retries.is_due(key) or self._hangs(key):
             return None
         try:
             return self._preparer.prepare(*self._configs[key])
@@ -263,6 +271,12 @@ class JobDriver:
                 raise self._in_project(error) from error
             self._fail(key, error)
         return None
+
+    def _hangs(self, key: str) -> bool:
+        """Whether the version's function has still not returned since it was stopped."""
+        if key in self._hanging and not self._hanging[key].goes_on:
+            del self._hanging[key]
+        return key in self._hanging
 
     def _start_together(self, jobs: Sequence[RunningJob]) -> None:
         """Side by side: each waits for the log and for Spark in turn."""

@@ -163,6 +163,8 @@ IMPORTS = "spark.mainstem.imports"
 """A setting of our own: `worker_imports` of a session that `start_session` gave."""
 CLAIMS_PORT = "spark.mainstem.claims.port"
 """Another one: the first of the ports on which the driver answers the tasks of its jobs, one a job; any unless set."""
+STOP_SECONDS = 10
+"""So long a query may take to stop: a function that hangs in the driver would hold up whoever stops it for ever."""
 _LOCAL = {
     "spark.python.daemon.module": "mainstem.process.worker_daemon",  # on other hosts it is asked for mainstem first
     "spark.driver.host": "127.0.0.1",
@@ -273,6 +275,7 @@ def job_session(spark: "SparkSession", job: str, config: "JobConfig") -> "SparkS
     for key, value in JOB_RULES.items():
         session.conf.set(key, value)
     session.conf.set("spark.sql.shuffle.partitions", str(config.state_partitions))
+    session.conf.set("spark.sql.streaming.stopTimeout", f"{STOP_SECONDS}s")
     for key, value in config.spark.items():
         if reason := _contradiction(key, value):
             raise BadSparkSetting(f"[jobs.{job}] spark: {reason}", hint="remove the setting")
