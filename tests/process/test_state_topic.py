@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 
+from mainstem.process.declare import BadDeclaration
 from mainstem.registry import avro
 from mainstem.registry.client import Registry
 from tests.support.jobs import driver_of, put_rows, read_rows, run_until
@@ -187,3 +188,55 @@ def test_what_spark_keeps_is_in_the_topic_and_goes_with_it(
     )
     put(rows=[order(7, "ann", 201)])  # others read it as a table
     run_until(driver, lambda: read_rows(log_connection, f"{shop}.rich"))
+
+
+FOR_A_TIME = """
+    from pyspark.sql import Row
+    from pyspark.sql.streaming import StatefulProcessor
+
+    spent_state = changelog("SHOP.spent.state", key=["customer", "variable"])
+
+    class Spent(StatefulProcessor):
+        def init(self, handle):
+            self.total = handle.getValueState("total", "cents long", ttlDurationMs=3_600_000)
+
+        def handleInputRows(self, key, rows, timerValues):
+            total = (self.total.get()[0] if self.total.exists() else 0) + sum(row.cents for row in rows)
+            self.total.update((total,))
+            yield Row(customer=key[0], total=total)
+
+        def close(self):
+            pass
+
+    @table(to="SHOP.spent", key="customer", watermark=("at", "1 minute"), emit="changes", state=spent_state)
+    def SHOP_spent(orders):
+        return orders.groupBy("customer").transformWithState(
+            Spent(), "customer string, total long", "Update", "ProcessingTime"
+        )
+"""
+
+
+def test_what_is_kept_for_a_time_is_as_what_is_kept_for_ever(
+    spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
+):
+    project = write_project(tmp_path / "project", shop, FOR_A_TIME)
+    driver = driver_of(spark, project, log_connection, registry_url, tmp_path / "data")
+    drivers.append(driver)
+    driver.start()
+    put_rows(log_connection, live_registry, f"{shop}.orders", ORDERS, [order(1, "ann", 0, 5)], ("customer",))
+    wanted = [{"customer": "ann", "variable": "total", "total": {"cents": 5}}]
+    topic = f"{shop}.spent.state"
+    run_until(driver, lambda: [*table_of(log_connection, registry_url, topic).values()] == wanted)
+
+
+def test_a_variable_with_the_name_of_a_key_column_is_told_with_the_users_line(
+    spark, log_connection, registry_url, shop, tmp_path, drivers
+):
+    """It was a traceback of Java's."""
+    jobs = FOR_A_TIME.replace('getValueState("total"', 'getValueState("customer"')
+    project = write_project(tmp_path / "project", shop, jobs)
+    driver = driver_of(spark, project, log_connection, registry_url, tmp_path / "data")
+    drivers.append(driver)
+    said = rf"jobs\.py:\d+: table {shop}\.spent\.state: .* a key column, customer"
+    with pytest.raises(BadDeclaration, match=said):
+        driver.start()

@@ -39,6 +39,8 @@ VARIABLE, MAP_KEY = "variable", "map_key"
 _FUNCTION, _JOIN = "transformWithState", "symmetricHashJoin"
 """How the names of operators begin in what Spark says of a state."""
 _VALUE, _MAP = "ValueState", "MapState"
+_WITH_TTL = ["value", "ttlExpirationMs"]
+"""The fields of what a variable keeps for a time: what it keeps, and until when."""
 _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
@@ -96,6 +98,13 @@ def state_table(job: Job, result: "DataFrame") -> StateTable:
         )
         query.awaitTermination()
         found = _table(result.sparkSession, directory, _buffers(result))
+    names = found.columns.fieldNames() if isinstance(found, StateTable) else []
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise BadDeclaration(
+            job.state.location,
+            f"table {job.state.name}: {job.name} keeps a variable with the name of a key column, {min(twice)}",
+            hint="call one of them otherwise",
+        )
     if isinstance(found, str):
         raise BadDeclaration(job.location, f"{job.name}: {found}: there is no state to publish", hint="remove state=…")
     if job.state.key != found.key:
@@ -173,7 +182,7 @@ def _table(spark: "SparkSession", checkpoint: str, buffers: Sequence[str]) -> St
     if any(each.is_map for each in variables):
         columns.append(T.StructField(MAP_KEY, T.StringType()))
     key = tuple(each.name for each in columns)
-    columns += [T.StructField(each.state_name, schemas[each.state_name][each.value].dataType) for each in variables]
+    columns += [T.StructField(each.state_name, _row(schemas[each.state_name], each.value)[1]) for each in variables]
     return StateTable(T.StructType(columns), key)
 
 
@@ -201,11 +210,18 @@ def _of_variable(
 
     feed = _feed(spark, checkpoint, batch, variable.state_name)
     found = {leaf.name: leaf.column for leaf in _flat(feed.schema["key"].dataType, "key")}
-    found |= {VARIABLE: F.lit(variable.state_name), variable.state_name: F.col(variable.value)}
+    path, _ = _row(feed.schema, variable.value)
+    found |= {VARIABLE: F.lit(variable.state_name), variable.state_name: F.col(path)}
     found[MAP_KEY] = F.to_json("user_map_key") if variable.is_map else F.lit("")
     nothing = F.lit(None)
     row = [found.get(field.name, nothing).cast(field.dataType).alias(field.name) for field in columns.fields]
     return _in_order(_by_place(feed, "key"), row)
+
+
+def _row(schema: "StructType", value: str) -> "tuple[str, DataType]":
+    """Where the row lies that a variable keeps, and its type."""
+    kind: Any = schema[value].dataType
+    return (f"{value}.{_WITH_TTL[0]}", kind[_WITH_TTL[0]].dataType) if kind.names == _WITH_TTL else (value, kind)
 
 
 def _in_order(feed: "DataFrame", row: "Sequence[Column]") -> "DataFrame":
