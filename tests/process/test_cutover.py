@@ -120,6 +120,9 @@ def test_what_the_current_version_has_read_is_waited_for(log_connection, jobs, t
     write_read(log_connection, job, "2", 9_001)
     with pytest.raises(NotReached, match=f"job {job}@1 has 1 offsets to go; nothing is changed$"):
         revert(log_connection, tmp_path, [job], Waiting(timeout_seconds=0, clock=clock))
+    tries = Waiting(timeout_seconds=0, clock=clock, tried_again=lambda: {f"{job}@1": "ValueError: 4"})
+    with pytest.raises(NotReached, match=r"@1 has 1 offsets to go \(its last try failed: ValueError: 4\); "):
+        revert(log_connection, tmp_path, [job], tries)
     assert current(log_connection, job) == ["2"]
 
 

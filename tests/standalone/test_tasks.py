@@ -1,7 +1,16 @@
 import msgspec
 
 from mainstem.core.task import TaskState
-from mainstem.standalone.tasks import News, TasksWriter, is_failing, load_tasks, tasks_file, whole_tasks
+from mainstem.standalone.tasks import (
+    News,
+    TasksWriter,
+    failed_jobs,
+    is_failing,
+    jobs_tried_again,
+    load_tasks,
+    tasks_file,
+    whole_tasks,
+)
 
 WAITS = TaskState("source fleet", "waiting", 3, "no answer", since_ms=1_000, retry_seconds=8.0)
 JOB = TaskState("job enriched@1", "failed", 1, "rolled back", "bring it back")
@@ -68,3 +77,9 @@ def test_of_what_has_parts_the_worst_counts():
         "job a@1": ("job a@1", "running", ""),
         "view planes@web": ("view planes@web", "running", ""),
     }
+
+
+def test_of_jobs_that_do_not_run_it_is_told_why():
+    tried = TaskState("job joined@2", "waiting", 1, "ValueError: 4", retry_seconds=8.0)
+    tasks = [WAITS, JOB, tried, TaskState("job fine@1")]
+    assert (list(failed_jobs(tasks)), jobs_tried_again(tasks)) == (["enriched@1"], {"joined@2": "ValueError: 4"})

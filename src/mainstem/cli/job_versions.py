@@ -224,11 +224,12 @@ def revert(name: str, others: tuple[str, ...], timeout: float, as_json: bool, ta
 
 def _waiting(target: Target, timeout: float) -> "Waiting":
     from mainstem.process.cutover import Waiting
-    from mainstem.standalone.tasks import failed_jobs
+    from mainstem.standalone.tasks import failed_jobs, jobs_tried_again
 
     return Waiting(
         timeout_seconds=timeout,
         failed=lambda: failed_jobs(target.tasks),
+        tried_again=lambda: jobs_tried_again(target.tasks),
         tell=lambda line: click.echo(line, err=True),
     )
 

@@ -79,6 +79,7 @@ class Waiting(msgspec.Struct, frozen=True):
     Attributes:
         timeout_seconds: then it is given up.
         failed: why versions do not run, by `<job>@<version>`, of those that do not.
+        tried_again: why the last try has failed, of those that are tried again by themselves.
         tell: is called with a line when there is something new to wait for, or to know.
         clock: what the time is measured with.
         pause: waits so many seconds.
@@ -86,6 +87,7 @@ class Waiting(msgspec.Struct, frozen=True):
 
     timeout_seconds: float = TIMEOUT_SECONDS
     failed: Callable[[], Mapping[str, str]] = dict
+    tried_again: Callable[[], Mapping[str, str]] = dict
     tell: Callable[[str], None] = lambda _: None
     clock: Clock = SystemClock()
     pause: Callable[[float], object] = time.sleep
@@ -302,7 +304,8 @@ def wait_until_read(
         ]
         if not left:
             return
-        lines = ", ".join(each.line for each in left)
+        tried = waiting.tried_again()
+        lines = ", ".join(f"{each.line}{_why(tried.get(each.key, ''))}" for each in left)
         if waiting.clock.monotonic() >= deadline:
             raise NotReached(f"not ready in time: {lines}; {meanwhile}", hint=_what_helps(left))
         if lines != told:
@@ -311,22 +314,28 @@ def wait_until_read(
 
 
 class _Left(msgspec.Struct, frozen=True):
-    """What is left of a version, for people; `closed_by`: the topics whose later records close the windows, if those
-    are all that is left.
+    """What is left of a version, `<job>@<version>`, for people; `closed_by`: the topics whose later records close the
+    windows, if those are all that is left.
     """
 
+    key: str
     line: str
     closed_by: tuple[str, ...] = ()
 
 
+def _why(reason: str) -> str:
+    return f" (its last try failed: {reason})" if reason else ""
+
+
 def _left(now: Look, pin: Pin, job: str, version: str, *, windows: bool) -> _Left | None:
+    key = job_key(job, version)
     if not now.about(job, version):
-        return _Left(f"job {job_key(job, version)} has not started")
+        return _Left(key, f"job {key} has not started")
     count = pin.missing(now, job, version)
     if count:
-        return _Left(f"job {job_key(job, version)} has {count:,} offsets to go")
+        return _Left(key, f"job {key} has {count:,} offsets to go")
     told = pin.open_windows(now, job, version) if windows else ""
-    return _Left(f"job {job_key(job, version)} {told}", tuple(now.streams(job, version))) if told else None
+    return _Left(key, f"job {key} {told}", tuple(now.streams(job, version))) if told else None
 
 
 def _what_helps(left: Iterable[_Left]) -> str:

@@ -18,7 +18,7 @@ from mainstem.standalone.job_versions import JobVersion, job_versions
 from mainstem.standalone.moved_nodes import wait_for_nodes
 from mainstem.standalone.moved_views import wait_for_views
 from mainstem.standalone.overview import tasks_of
-from mainstem.standalone.tasks import failed_jobs
+from mainstem.standalone.tasks import failed_jobs, jobs_tried_again
 
 
 class _Reprocessed(msgspec.Struct, frozen=True):
@@ -111,7 +111,12 @@ class DashboardCommands:
         return run_command(words, tell=going.tell, pause=going.pause, directory=self._project)
 
     def _waiting(self, going: Going) -> Waiting:
-        return Waiting(failed=lambda: failed_jobs(tasks_of(self._data)), tell=going.tell, pause=going.pause)
+        return Waiting(
+            failed=lambda: failed_jobs(tasks_of(self._data)),
+            tried_again=lambda: jobs_tried_again(tasks_of(self._data)),
+            tell=going.tell,
+            pause=going.pause,
+        )
 
     def _moved(self, moves: Moves, going: Going) -> Done:
         """What was moved is moved, whatever becomes of views: they follow by themselves."""

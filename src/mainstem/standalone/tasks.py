@@ -105,6 +105,12 @@ def failed_jobs(tasks: Iterable[TaskState]) -> dict[str, str]:
     return {task.name.removeprefix("job "): task.told for task in failed}
 
 
+def jobs_tried_again(tasks: Iterable[TaskState]) -> dict[str, str]:
+    """Why the last try of versions has failed, by `<job>@<version>`, of those that are tried again."""
+    waiting = [task for task in tasks if task.name.startswith("job ") and task.state == "waiting"]
+    return {task.name.removeprefix("job "): task.error for task in waiting}
+
+
 class News:
     """Turns states into lines: one when a task waits, when it fails, and when it works again.
 
