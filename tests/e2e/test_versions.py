@@ -69,8 +69,13 @@ def copies(orders):
     return orders.select("number", F.lit("{which}").alias("of"), "_position")
 """
 FIRST = JOBS.format(which="true")
-THIRD = JOBS.format(which="amount > 3")
-SECOND = JOBS.format(which="not cancelled")
+ADDED = """
+@stream(to="added", key="number")
+def added(orders):
+    return orders.select("number")
+"""
+THIRD = JOBS.format(which="amount > 3") + ADDED
+SECOND = JOBS.format(which="not cancelled") + ADDED
 START = datetime(2026, 1, 1, tzinfo=UTC)
 REGIONS = ("north", "south", "west")
 
@@ -239,6 +244,8 @@ def test_a_version_is_built_beside_another_one_while_events_arrive(tmp_path):
         try:
             asked = job(project, data, "reprocess", "hourly", "--wait")
             assert job(project, data, "reprocess", "copies", "--wait")["version"] == "2"  # the new driver takes it on
+            added = job(project, data, "reprocess", "added", "--wait")  # and a job that was not there
+            assert (added["version"], added["output"]) == ("1", "added")
             assert (asked["version"], asked["output"], asked["up"]) == ("2", "hourly.v2", True)
             after = {child["name"]: child["pid"] for child in node.state["children"]}
             assert before.items() < after.items()  # one more driver; nothing was started again

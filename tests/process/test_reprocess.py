@@ -73,16 +73,30 @@ def test_an_edit_that_changes_nothing_of_the_job_is_the_same_code(project, data)
 
 
 def test_what_cannot_be_started_is_told_at_once(project, data, tmp_path):
-    write_fixed(data / "jobs" / "other@1", Fixed("other", "1", "0123", {}, "c", 1, 4))
     with pytest.raises(UserError, match="expected job other, found job"):
         reprocess(None, project, data, "other")
-    with pytest.raises(UserError, match=r"expected a version that was started from .*, found none"):
+    with pytest.raises(UserError, match=r"elsewhere: expected jobs that were started from there, found none"):
         reprocess(None, project, tmp_path / "elsewhere", "job")
     assert not (tmp_path / "elsewhere").exists()
     (project / "jobs.py").write_text("oops")
     with pytest.raises(BadDeclaration):
         reprocess(None, project, data, "job")
     assert asked_versions(data) == []
+
+
+def test_a_job_that_was_added_gets_its_first_version(project, data, log_connection):
+    """It was refused, and the hint led to `mainstem up`, which ran."""
+    added = 'from mainstem.process import stream\n@stream(to="c")\ndef added(a):\n    return a\n'
+    (project / "added.py").write_text(added)
+    (project / "mainstem.toml").write_text('[project]\njobs = ["jobs.py", "added.py"]\n')
+    assert reprocess(log_connection, project, data, "added") == Reprocess("added", "1", code_hash(project), "c")
+    with pytest.raises(SameCode, match=r"^job added@1 runs the code as it is now"):
+        reprocess(log_connection, project, data, "added")
+    (project / "added.py").write_text(added.replace("return a", "return a.distinct()"))
+    assert reprocess(log_connection, project, data, "added").version == "2"
+    write_catalog(log_connection, {"job:more": {"versions": {"1": {}}, "current": "1"}})  # of another data directory
+    (project / "added.py").write_text(added.replace("def added(", "def more("))
+    assert reprocess(log_connection, project, data, "more").version == "2"
 
 
 def test_no_number_is_given_twice(project, data, log_connection):

@@ -95,7 +95,8 @@ def versions(name: str, as_json: bool, target: Target) -> None:
 def reprocess(
     name: str, state_of: str, anyway: bool, wait: bool, timeout: float, as_json: bool, target: Target
 ) -> None:
-    """Build job NAME anew beside what runs: its next version, from the code as it is now and from the earliest records.
+    """Build job NAME anew beside what runs: its next version, or the first one of a job that was added, from the code
+    as it is now and from the earliest records.
 
     The `mainstem up` that runs starts it, and all else goes on meanwhile; where none runs, the next one does.
 

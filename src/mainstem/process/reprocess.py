@@ -1,4 +1,5 @@
-"""Build a version of a job anew: from the code as it is now, from the earliest records, beside what runs.
+"""Build a version of a job anew, or the first one of a job that was added: from the code as it is now, from the
+earliest records, beside what runs.
 
 1. Load the project as it is now, 2. freeze it, 3. take the next number, 4. write one file: it is asked for. What ends
 before the fourth step has started nothing; after it the `up` that runs starts the version, or the next one does. With
@@ -6,7 +7,6 @@ the state of another version it begins where that one is instead (`from_state`),
 """
 
 import glob
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from mainstem.process.versions import (
     read_asked,
     read_fixed,
     runs_the_same,
+    version_of,
     write_asked,
 )
 
@@ -59,7 +60,8 @@ def reprocess(
     state_of: str = "",
     clock: Clock | None = None,
 ) -> Reprocess:
-    """Ask for the next version of a job; on return it survives everything, and is started.
+    """Ask for the next version of a job, the first one where it has none; on return it survives everything, and is
+    started.
 
     Args:
         connection: the log, so that no number of another data directory is taken; None where it does not run.
@@ -71,14 +73,14 @@ def reprocess(
         clock: what the time is taken from.
 
     Raises:
-        UserError: the job was never started from here, or the project does not have it any more.
+        UserError: the project was never started from here, or does not have the job, or not any more.
         BadDeclaration, BadSetting: the project as it is now is wrong.
         SameCode: a version of the job runs this code; unless `anyway`.
         NotLanded: the version whose state is wanted does not run, or has read nothing yet.
         DirectoryInUse: other commands on this data directory take longer than they do.
     """
     clock = clock or SystemClock()
-    _check_started(data, job)
+    _check_started(data)
     with hold_catalog(data):  # also since of the threads of a process one at a time may load a project
         loaded = load_project(project)
         if job not in loaded.jobs:
@@ -90,8 +92,9 @@ def reprocess(
         check_whole(loaded, frozen)
         if not anyway:
             _check_other(loaded, data, job, frozen.sha)
-        used = [*_known(connection, job), loaded.job_config(job).version]
-        version = free_version(data, job, used)
+        known, first = _known(connection, job), version_of(None, job, loaded.job_config(job))
+        is_first = not known and not _was_started(data, job)
+        version = first if is_first else free_version(data, job, [*known, loaded.job_config(job).version])
         if state_of:
             if connection is None or not is_driven(data, job, state_of):
                 raise NotLanded(
@@ -116,14 +119,18 @@ def wait_ready(connection: Connection, job: str, version: str, waiting: Waiting 
     wait_until_read(connection, {job: version}, {job: pin}, waiting, meanwhile="it goes on")
 
 
-def _check_started(data: Path, job: str) -> None:
-    """See that a version was started, or asked for, from here; it may be retired since."""
-    homes = (data / "jobs").glob(f"{glob.escape(job)}@*")
-    if not any(read_fixed(home) or read_asked(home) for home in homes):
+def _check_started(data: Path) -> None:
+    """See that `mainstem up` has started something from here."""
+    if not (data / "jobs").is_dir():
         raise UserError(
-            f"job {job}: expected a version that was started from {data}, found none",
-            hint="`mainstem up` starts the first one",
+            f"{data}: expected jobs that were started from there, found none", hint="`mainstem up` starts them"
         )
+
+
+def _was_started(data: Path, job: str) -> bool:
+    """Whether a version was started, or asked for, from here; it may be retired since."""
+    homes = (data / "jobs").glob(f"{glob.escape(job)}@*")
+    return any(read_fixed(home) or read_asked(home) for home in homes)
 
 
 def _check_other(project: Project, data: Path, job: str, sha: str) -> None:
@@ -142,9 +149,9 @@ def _check_other(project: Project, data: Path, job: str, sha: str) -> None:
         )
 
 
-def _known(connection: Connection | None, job: str) -> Iterable[str]:
+def _known(connection: Connection | None, job: str) -> list[str]:
     """The versions that the log knows: another data directory may have started some."""
     if connection is None:
-        return ()
+        return []
     entry: dict[str, Any] = entries(read_catalog(connection), "job").get(job, {})
-    return (*entry.get("versions", {}), *entry.get(RETIRED, ()))
+    return [*entry.get("versions", {}), *entry.get(RETIRED, ())]
