@@ -104,6 +104,14 @@ def test_nothing_is_expected_of_a_retired_version(connection):
     assert [line.tier for line in audit(connection)] == ["log", "writer"]
 
 
+def test_nothing_is_expected_of_slices(connection):
+    """They may have been run in any order, from anywhere: the books of an input never balanced again."""
+    write(connection, ROWS)
+    report(connection, ROWS[2:4], to=4, reader="totals@slices")
+    write_catalog(connection, {"job:totals": {"versions": {"slices": {"inputs": {"o": "orders"}, "sliced": True}}}})
+    assert [line.tier for line in audit(connection)] == ["log", "writer"]
+
+
 def test_nothing_is_expected_of_a_sink_that_its_project_has_no_more(connection):
     write(connection, ROWS)
     report(connection, ROWS[:4], to=4, reader="lakehouse")

@@ -53,12 +53,13 @@ def audit(connection: Connection, only: Collection[str] = ()) -> list[Line]:
     before = list(_writers(connection, existing))
     catalog = read_catalog(connection) if CATALOG in existing else {}
     views = view_reads(catalog)
-    retired = retired_readers(catalog)  # of a reader that reads no more, nothing is expected
+    # Of a reader that reads no more nothing is expected; nor of slices, each of which has read what it was asked for.
+    not_expected = retired_readers(catalog) | _sliced(catalog)
     readers = [
         report
         for report in read_reports(connection, existing)
         if TopicPartition(report.topic, report.partition) in wanted
-        and report.reader not in retired
+        and report.reader not in not_expected
         and (not report.reader.startswith(VIEW) or report.topic in views.get(report.reader, ()))
     ]
     for report in readers:
@@ -89,7 +90,8 @@ def known_readers(
     readers: list[tuple[str, set[str]]] = []
     for name, job in entries(catalog, "job").items():
         for version, about in job.get("versions", {}).items():
-            readers.append((job_key(name, version), set(about.get("inputs", {}).values())))
+            if not about.get("sliced"):
+                readers.append((job_key(name, version), set(about.get("inputs", {}).values())))
     for name, sink in sinks_of(catalog).items():
         pattern = sink.get("pattern")
         matched = {topic for topic in by_topic if pattern is not None and re.fullmatch(pattern, topic)}
@@ -106,6 +108,16 @@ def known_readers(
             for partition in by_topic.get(topic, ()):
                 known.setdefault(partition, set()).add(reader)
     return known
+
+
+def _sliced(catalog: Mapping[str, dict[str, Any]]) -> set[str]:
+    """The versions of jobs that are run slice by slice."""
+    return {
+        job_key(name, version)
+        for name, job in entries(catalog, "job").items()
+        for version, about in job.get("versions", {}).items()
+        if about.get("sliced")
+    }
 
 
 def _splices(

@@ -34,7 +34,7 @@ class UnknownJob(UserError):
 
 
 class JobState(msgspec.Struct, frozen=True):
-    """One version of a job. `lag` is in offsets, over all inputs; None before its first batch.
+    """One version of a job. `lag` is in offsets, over all inputs; None before its first batch, and of slices.
 
     `current`: readers of the job's plain name mean it: `job cutover` said so, or it was the first to start.
     `state` and `why` are what its process says of it (`TaskState`); "" where none does. One that has never run is known
@@ -172,7 +172,7 @@ def _in_catalog(connection: Connection) -> list[JobState]:
     )
     for job, entry in sorted(jobs.items()):
         for version, about in sorted(entry.get("versions", {}).items()):
-            marker = markers.get(job_key(job, version))
+            marker, is_sliced = markers.get(job_key(job, version)), about.get("sliced", False)
             state = JobState(
                 job=job,
                 version=version,
@@ -183,9 +183,9 @@ def _in_catalog(connection: Connection) -> list[JobState]:
                 determinism=about.get("determinism", ""),
                 reason=about.get("reason", ""),
                 batch=marker.batch if marker else None,
-                lag=lag_of(merge_positions(marker.end_offsets), ends) if marker else None,
+                lag=lag_of(merge_positions(marker.end_offsets), ends) if marker and not is_sliced else None,
                 rows=0,
-                state="on demand" if about.get("sliced") else "",
+                state="on demand" if is_sliced else "",
                 guarantee=about.get("guarantee", EXACTLY_ONCE),
             )
             states.append(msgspec.structs.replace(state, **_counted(marker, about)) if marker else state)
