@@ -24,7 +24,7 @@ def with_broker(tmp_path, check) -> None:
 
 def dispatch_with(broker, call, *, api_key=12, failure=None) -> tuple[Dispatch, Connection]:
     entry = Handler(api_key, 0, 4, call, failure, None)
-    return Dispatch(broker, {api_key: entry}), Connection(broker, broker.listeners[0])
+    return Dispatch(broker, {api_key: entry}), Connection(broker, broker.listeners[0], "/127.0.0.1")
 
 
 def heartbeat(version=4) -> bytearray:

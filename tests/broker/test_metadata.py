@@ -12,7 +12,7 @@ from tests.support.broker import running
 
 
 def context(broker) -> RequestContext:
-    return RequestContext(broker, Connection(broker, broker.listeners[0]), 3, 9, "c")
+    return RequestContext(broker, Connection(broker, broker.listeners[0], "/127.0.0.1"), 3, 9, "c")
 
 
 def test_operations_are_kafkas_bits(tmp_path):

@@ -5,13 +5,16 @@ jobs: Spark's reader, the sink that its tasks write with, and the table that is 
 import os
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
 from mainstem.client.connection import Connection, Security
+from mainstem.client.reader import RangeReader
 from mainstem.client.topics import list_topics
+from mainstem.process.sink_direct import FEW_RECORDS
 from tests.support.certificates import Authority
 from tests.support.jobs import read_rows
 from tests.support.processes import start, stop
@@ -53,6 +56,19 @@ def again(lines, shouted):
 """
 
 
+MANY = 2 * FEW_RECORDS
+
+
+def of_the_first_batch(connection, topic):
+    """How many records the first transaction has: in each partition up to the first offset that is no record's."""
+    offsets = {}
+    with closing(RangeReader(connection, topic, deleted="earliest", name="test")) as reader:
+        ends = reader.ends()
+        for message in reader.read(dict.fromkeys(ends, 0), ends):
+            offsets.setdefault(message.partition(), []).append(message.offset())
+    return sum(sum(1 for at, offset in enumerate(found) if at == offset) for found in offsets.values())
+
+
 @pytest.mark.timeout(600)
 def test_a_project_runs_on_its_own_secured_log(tmp_path):
     project, data = tmp_path / "project", tmp_path / "data"
@@ -61,7 +77,7 @@ def test_a_project_runs_on_its_own_secured_log(tmp_path):
     authority.issue("log")
     (project / "mainstem.toml").write_text(PROJECT)
     (project / "jobs.py").write_text(JOBS)
-    (project / "access.log").write_text("one\ntwo\n")
+    (project / "access.log").write_text("".join(f"{number}\n" for number in ("one", "two", *range(MANY))))
     secrets = {"MAINSTEM_SECURITY__PASSWORD": "node-secret", "MAINSTEM_BROKER__USERS__NODE": "node-secret"}
     command = [sys.executable, "-P", "-m", "mainstem", "up", str(project), "--data", str(data)]
     command += ["--listen", "127.0.0.1:0", "--gateway", "127.0.0.1:0"]
@@ -89,7 +105,9 @@ def test_a_project_runs_on_its_own_secured_log(tmp_path):
 
         wait_until(is_joined, "a line is joined", seconds=300)
         assert {row["loud"] for row in read_rows(connection, "again")} == {"ONE"}
-        assert {row["loud"] for row in read_rows(connection, "shouted")} == {"ONE", "TWO"}
+        shouted = [row["loud"] for row in read_rows(connection, "shouted")]
+        assert {"ONE", "TWO", *map(str, range(MANY))} == set(shouted)
+        assert of_the_first_batch(connection, "shouted") > FEW_RECORDS  # Spark's tasks have written them
         metadata = AdminClient(connection.confluent(log_level=0)).list_topics(timeout=30)
         assert "lines" in metadata.topics
         kept = [path for below in ("logs", "jobs", "spark") for path in (data / below).rglob("*") if path.is_file()]
