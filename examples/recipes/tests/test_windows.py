@@ -2,6 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
@@ -20,6 +22,7 @@ def test_each_request_counts_in_its_minute(mainstem_jobs):
         (first,) = job.advance(NOON + timedelta(minutes=2))
         assert (first["requests"], first["bytes"], first["mean_bytes"], first["median_bytes"]) == (2, 4, 2, 2)
         assert (first["least_bytes"], first["most_bytes"], first["errors"]) == (1, 3, 1)
+        assert first["p99_bytes"] == pytest.approx(1 + 0.99 * 2)
         assert job.feed(requests=[request(1)]) == []
         assert [row["at"] for row in job.late] == [NOON + timedelta(seconds=1)]
         (second,) = job.finish()
