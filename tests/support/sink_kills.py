@@ -192,7 +192,9 @@ class Driver:
 
 def _imports_from(process: psutil.Process, place: str) -> bool:
     with suppress(psutil.Error):
-        return "pyspark.daemon" in process.cmdline() and f"{place}/" in process.environ().get("PYTHONPATH", "")
+        return "mainstem.process.worker_daemon" in process.cmdline() and f"{place}/" in process.environ().get(
+            "PYTHONPATH", ""
+        )
     return False
 
 
