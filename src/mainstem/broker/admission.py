@@ -14,7 +14,7 @@ class Admission:
     """
 
     def __init__(self, most: int, most_of_one: int) -> None:
-        self.most = most
+        self._most = most
         self._most_of_one = most_of_one
         self._of: Counter[str] = Counter()
         self._all = 0
@@ -25,8 +25,8 @@ class Admission:
         Raises:
             TooManyConnections: it is one too many, and is not counted.
         """
-        if self._all >= self.most:
-            raise TooManyConnections(f"{self.most} connections are open (max_connections, and what ulimit -n leaves)")
+        if self._all >= self._most:
+            raise TooManyConnections(f"{self._most} connections are open (max_connections, and what ulimit -n leaves)")
         if self._of[host] >= self._most_of_one:
             raise TooManyConnections(f"{self._most_of_one} connections of one address (max_connections_per_ip)")
         self._of[host] += 1

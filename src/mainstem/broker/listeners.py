@@ -159,16 +159,17 @@ class Listener:
                 loop.remove_reader(listening)
                 loop.call_later(_SECONDS_AFTER_FAILURE, self._go_on, listening)
                 return
-            connection = Connection(self._broker, self, f"/{client[0].removeprefix(_IPV4_IN_IPV6)}")
+            host = f"/{client[0].removeprefix(_IPV4_IN_IPV6)}"
             try:
-                self._broker.admission.enter(connection.client_host)
+                self._broker.admission.enter(host)
             except TooManyConnections as error:
-                log.info("connection_refused", client=connection.client_host, reason=str(error))
+                log.info("connection_refused", client=host, reason=str(error))
                 accepted.close()
                 continue
+            connection = Connection(self._broker, self, host)
             accepted.setblocking(False)
             if self._tls is not None:  # without it, the client is connected in the next turn
-                self._begin_handshake(accepted, connection.client_host)
+                self._begin_handshake(accepted, host)
             task = self._broker.spawn(self._let_in(accepted, connection), name="arrival")
             task.add_done_callback(partial(self._has_arrived, accepted, connection))
 
