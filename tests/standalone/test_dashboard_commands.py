@@ -133,5 +133,5 @@ def test_what_a_comparison_says_is_for_the_page(commands, monkeypatch):
 def test_reprocess_says_what_the_command_says(commands, tmp_path):
     """It is a process of its own; here it fails, since nothing was started from this directory."""
     (tmp_path / "mainstem.toml").write_text('[project]\nname = "shop"\n')
-    with pytest.raises(CommandFailed, match=r"expected the data of a project that is up|expected a version"):
+    with pytest.raises(CommandFailed, match=r"expected jobs that were started from there, found none"):
         commands.run("reprocess", "--help", {"anyway": "yes"}, Going(print))
