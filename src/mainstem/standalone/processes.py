@@ -53,7 +53,7 @@ def end_on_signals() -> None:
 
 
 def run_gateway(project: Path, bootstrap: str, gateway: str, data: Path) -> None:
-    """The registry, the collector and the dashboard.
+    """The registry, the collector, the dashboard and the metrics.
 
     Raises:
         AddressInUse: somebody else listens there.
@@ -66,6 +66,7 @@ def run_gateway(project: Path, bootstrap: str, gateway: str, data: Path) -> None
     from mainstem.process.project import project_name
     from mainstem.standalone.dashboard import dashboard_state
     from mainstem.standalone.dashboard_commands import DashboardCommands
+    from mainstem.standalone.metrics import Metrics
 
     config = load_config(project)
     parse_address(gateway, "--gateway")
@@ -75,7 +76,12 @@ def run_gateway(project: Path, bootstrap: str, gateway: str, data: Path) -> None
     commands = DashboardCommands(project, data, connection)
     read = partial(dashboard_state, data, connection, name, nodes)
     dashboard = Dashboard(connection, read, nodes, commands, listen=gateway)
-    room.run(connection, settings, on_ready=lambda at: say_ready(f"listening on {at}"), doors=[dashboard])
+    room.run(
+        connection,
+        settings,
+        on_ready=lambda at: say_ready(f"listening on {at}"),
+        doors=[dashboard, Metrics(data, connection)],
+    )
 
 
 def run_connect(project: Path, bootstrap: str, gateway: str, data: Path) -> None:
