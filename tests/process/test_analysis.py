@@ -319,18 +319,19 @@ def test_a_state_that_cannot_be_published_is_told(spark, tmp_path, key, body, re
         found(spark, tmp_path, text)
 
 
-def test_a_state_of_lists_alone_is_not_published(spark, tmp_path):
+def test_a_state_of_timers_alone_is_not_published(spark, tmp_path):
     with pytest.raises(
-        BadDeclaration, match="job: its state function keeps neither values nor maps: there is no state"
+        BadDeclaration, match="job: its state function keeps neither values nor maps nor lists: there is no state"
     ):
         found(job_session(spark, "job", JobConfig()), tmp_path, """
             from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
             class Last(StatefulProcessor):
                 def init(self, handle):
-                    self._last = handle.getListState("last", "id long")
+                    self._handle = handle
 
                 def handleInputRows(self, key, rows, timerValues):
+                    self._handle.registerTimer(1)
                     return iter(())
 
                 def close(self):

@@ -240,3 +240,58 @@ def test_a_variable_with_the_name_of_a_key_column_is_told_with_the_users_line(
     said = rf"jobs\.py:\d+: table {shop}\.spent\.state: .* a key column, customer"
     with pytest.raises(BadDeclaration, match=said):
         driver.start()
+
+
+LISTS = """
+    from pyspark.sql import Row
+    from pyspark.sql.streaming import StatefulProcessor
+
+    basket_state = changelog("SHOP.basket.state", key=["customer", "variable"])
+
+    class Basket(StatefulProcessor):
+        def init(self, handle):
+            self.ids = handle.getListState("ids", "id long", TTL)
+
+        def handleInputRows(self, key, rows, timerValues):
+            for row in rows:
+                if row.cents == 0:
+                    self.ids.clear()
+                elif row.cents < 0:
+                    self.ids.put([(row.id,), (-row.id,)])
+                else:
+                    self.ids.appendValue((row.id,))
+            yield Row(customer=key[0])
+
+        def close(self):
+            pass
+
+    @table(to="SHOP.basket", key="customer", watermark=("at", "1 minute"), emit="changes", state=basket_state)
+    def SHOP_basket(orders):
+        return orders.groupBy("customer").transformWithState(Basket(), "customer string", "Update", "ProcessingTime")
+"""
+
+
+@pytest.mark.parametrize("ttl", [None, 3_600_000])
+def test_a_list_is_there_as_a_whole_whichever_way_it_has_changed(
+    spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers, ttl
+):
+    """Of a list that was put Spark's changes have the first row alone, of one that has grown the new ones."""
+    project = write_project(tmp_path / "project", shop, LISTS.replace("TTL", repr(ttl)))
+    driver = driver_of(spark, project, log_connection, registry_url, tmp_path / "data")
+    drivers.append(driver)
+    driver.start()
+    topic = f"{shop}.basket.state"
+
+    def then(rows, lists):
+        put_rows(log_connection, live_registry, f"{shop}.orders", ORDERS, rows, ("customer",))
+
+        def found():
+            table = table_of(log_connection, registry_url, topic).values()
+            return {row["customer"]: [each["id"] for each in row["ids"]] for row in table}
+
+        run_until(driver, lambda: found() == lists)
+
+    then([order(1, "ann", 0, 5), order(2, "bob", 0, -1)], {"ann": [1], "bob": [2, -2]})
+    then([order(3, "ann", 1, 5), order(4, "bob", 1, 5), order(5, "cid", 1, 5)],
+         {"ann": [1, 3], "bob": [2, -2, 4], "cid": [5]})  # fmt: skip
+    then([order(6, "ann", 2, -1), order(7, "bob", 2, 0)], {"ann": [6, -6], "cid": [5]})

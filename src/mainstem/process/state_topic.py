@@ -9,7 +9,7 @@
 Spark shows the state of a batch when it is over, so it goes with the transaction of the next one, and always comes
 after the rows that the batch itself has written. What a store has, and what its columns are, is found out by running
 the job over nothing. A join of two streams keeps rows of its inputs, which are topics already; of a state function
-lists and timers are left out.
+timers are left out, which say nothing but when it looks at a key again.
 """
 
 import re
@@ -38,7 +38,9 @@ VARIABLE, MAP_KEY = "variable", "map_key"
 """Key columns of what a state function keeps: the variable's name, and the key in it, as JSON, where it is a map."""
 _FUNCTION, _JOIN = "transformWithState", "symmetricHashJoin"
 """How the names of operators begin in what Spark says of a state."""
-_VALUE, _MAP = "ValueState", "MapState"
+_MAP, _LIST = "MapState", "ListState"
+_COLUMNS = {"ValueState": "value", _MAP: "user_map_value", _LIST: "list_element"}
+"""Of each kind of variable, the column of its changes with what it keeps; timers are of no kind of these."""
 _WITH_TTL = ["value", "ttlExpirationMs"]
 """The fields of what a variable keeps for a time: what it keeps, and until when."""
 _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -53,9 +55,12 @@ class _Variable(msgspec.Struct, rename="camel"):
         return self.state_variable_type == _MAP
 
     @property
-    def value(self) -> str:
-        """The column of its changes that has what it keeps."""
-        return "user_map_value" if self.is_map else "value"
+    def is_list(self) -> bool:
+        return self.state_variable_type == _LIST
+
+    @property
+    def column(self) -> str:
+        return _COLUMNS[self.state_variable_type]
 
 
 class _Properties(msgspec.Struct, rename="camel"):
@@ -174,7 +179,7 @@ def _table(spark: "SparkSession", checkpoint: str, buffers: Sequence[str]) -> St
         return StateTable(T.StructType(columns), tuple(names[: len(keys)]))
     schemas = {each.state_name: _feed(spark, checkpoint, 0, each.state_name).schema for each in variables}
     if not schemas:
-        return "its state function keeps neither values nor maps"
+        return "its state function keeps neither values nor maps nor lists"
     columns = [
         T.StructField(each.name, each.type) for each in _flat(next(iter(schemas.values()))["key"].dataType, "key")
     ]
@@ -182,7 +187,7 @@ def _table(spark: "SparkSession", checkpoint: str, buffers: Sequence[str]) -> St
     if any(each.is_map for each in variables):
         columns.append(T.StructField(MAP_KEY, T.StringType()))
     key = tuple(each.name for each in columns)
-    columns += [T.StructField(each.state_name, _row(schemas[each.state_name], each.value)[1]) for each in variables]
+    columns += [T.StructField(each.state_name, _kind(schemas[each.state_name], each)) for each in variables]
     return StateTable(T.StructType(columns), key)
 
 
@@ -209,19 +214,45 @@ def _of_variable(
     from pyspark.sql import functions as F
 
     feed = _feed(spark, checkpoint, batch, variable.state_name)
+    value = variable.column
+    is_for_a_time = _is_for_a_time(feed.schema[value].dataType)
+    if variable.is_list:
+        value, feed = "list_value", _whole(feed, spark, checkpoint, batch, variable.state_name)
     found = {leaf.name: leaf.column for leaf in _flat(feed.schema["key"].dataType, "key")}
-    path, _ = _row(feed.schema, variable.value)
-    found |= {VARIABLE: F.lit(variable.state_name), variable.state_name: F.col(path)}
+    row = F.col(f"{value}.{_WITH_TTL[0]}" if is_for_a_time else value)
+    found |= {VARIABLE: F.lit(variable.state_name), variable.state_name: row}
     found[MAP_KEY] = F.to_json("user_map_key") if variable.is_map else F.lit("")
     nothing = F.lit(None)
-    row = [found.get(field.name, nothing).cast(field.dataType).alias(field.name) for field in columns.fields]
-    return _in_order(_by_place(feed, "key"), row)
+    cells = [found.get(field.name, nothing).cast(field.dataType).alias(field.name) for field in columns.fields]
+    return _in_order(_by_place(feed, "key"), cells)
 
 
-def _row(schema: "StructType", value: str) -> "tuple[str, DataType]":
-    """Where the row lies that a variable keeps, and its type."""
-    kind: Any = schema[value].dataType
-    return (f"{value}.{_WITH_TTL[0]}", kind[_WITH_TTL[0]].dataType) if kind.names == _WITH_TTL else (value, kind)
+def _kind(schema: "StructType", variable: _Variable) -> "DataType":
+    """The type of a variable's column."""
+    from pyspark.sql import types as T
+
+    kind: Any = schema[variable.column].dataType
+    row = kind[_WITH_TTL[0]].dataType if _is_for_a_time(kind) else kind
+    return T.ArrayType(row) if variable.is_list else row
+
+
+def _is_for_a_time(kind: Any) -> bool:
+    return bool(kind.names == _WITH_TTL)
+
+
+def _whole(feed: "DataFrame", spark: "SparkSession", checkpoint: str, batch: int, variable: str) -> "DataFrame":
+    """The lists that a batch has changed, as they were after it. Spark's changes have which they are, and of one that
+    was put its first element alone; so all lists are read.
+    """
+    from pyspark.sql import functions as F
+
+    reader = spark.read.format("statestore").option("batchId", batch).option("stateVarName", variable)
+    lists = reader.option("flattenCollectionTypes", value=False).load(checkpoint)
+    changed = feed.select("key", "partition_id").distinct()
+    is_same = F.col("key").eqNullSafe(F.col("_key"))
+    both = changed.join(lists.select(F.col("key").alias("_key"), "list_value"), is_same, "left")
+    kind = F.when(F.col("_key").isNull(), "delete").otherwise("update")
+    return both.select("key", "partition_id", "list_value", kind.alias("change_type"))
 
 
 def _in_order(feed: "DataFrame", row: "Sequence[Column]") -> "DataFrame":
@@ -241,7 +272,7 @@ def _kept(spark: "SparkSession", checkpoint: str) -> tuple[str, list[_Variable]]
     row = spark.read.format("state-metadata").load(checkpoint).collect()[0]
     text = row["operatorProperties"] or "{}"
     found = msgspec.json.decode(text, type=prepared(_Properties)).state_variables
-    kept = [each for each in found if each.state_variable_type in (_VALUE, _MAP)]
+    kept = [each for each in found if each.state_variable_type in _COLUMNS]
     return row["operatorName"], sorted(kept, key=lambda each: each.state_name)
 
 
