@@ -18,10 +18,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import msgspec
 
 from mainstem.core import UserError
 from mainstem.process.declare import SINCE, UNTIL, BadDeclaration
@@ -194,6 +196,12 @@ class TestedJob(ABC):
         """Nothing that is older than this comes any more: the rows that come out for it."""
 
     @abstractmethod
+    def wait(self, time: timedelta) -> list[dict[str, Any]]:
+        """So much time goes by on the clock that timers and times to live of `ProcessingTime` go by: the rows that
+        come out for it.
+        """
+
+    @abstractmethod
     def finish(self) -> list[dict[str, Any]]:
         """Nothing comes any more: the rows that come out for it."""
 
@@ -298,6 +306,9 @@ class StatelessJob(TestedJob):
     def advance(self, time: datetime | str) -> list[dict[str, Any]]:
         return []
 
+    def wait(self, time: timedelta) -> list[dict[str, Any]]:
+        return []
+
     def finish(self) -> list[dict[str, Any]]:
         return []
 
@@ -352,6 +363,7 @@ class StatefulJob(TestedJob):
         assert watermark is not None
         self._column, self._delay = watermark.column, watermark.delay
         self._query = self._start()
+        self._clock = _own_clock(self._session, self._query)
 
     def feed(self, **rows: Iterable[Row]) -> list[dict[str, Any]]:
         given = self._checked(rows)
@@ -364,6 +376,10 @@ class StatefulJob(TestedJob):
     def advance(self, time: datetime | str) -> list[dict[str, Any]]:
         self._beat(int(_time(time).timestamp() * 1000) + 1)
         return self._processed()
+
+    def wait(self, time: timedelta) -> list[dict[str, Any]]:
+        self._clock.advance(round(time.total_seconds() * 1000))
+        return self._processed(since_ms=self._clock.getTimeMillis() if self._by_the_clock else 0)
 
     def finish(self) -> list[dict[str, Any]]:
         from mainstem.process.durations import milliseconds
@@ -412,15 +428,15 @@ class StatefulJob(TestedJob):
     def _take(self, rows: "DataFrame") -> None:
         self._out += self._sort_out((rows,))
 
-    def _processed(self) -> list[dict[str, Any]]:
-        """Wait until all that it was given is processed; what came out."""
+    def _processed(self, since_ms: int = 0) -> list[dict[str, Any]]:
+        """Wait until all that it was given is processed, by a batch that began then or later; what came out."""
         from pyspark.errors import StreamingQueryException
 
         from mainstem.process.calling import place_of, reason_of
 
         try:
             if self._by_the_clock:
-                self._await_rows()
+                self._await_rows(since_ms)
             else:
                 self._query.processAllAvailable()
         except StreamingQueryException as error:
@@ -429,11 +445,12 @@ class StatefulJob(TestedJob):
         out, self._out = self._out, []
         return out
 
-    def _await_rows(self) -> None:
+    def _await_rows(self, since_ms: int) -> None:
         while self._query.exception() is None:
-            read = {each["batchId"]: each["numInputRows"] for each in self._query.recentProgress}
-            self._read |= read
-            if sum(self._read.values()) >= self._given:
+            progress = [_decoded(each) for each in self._query._jsq.recentProgress()]
+            self._read |= {each["batchId"]: each["numInputRows"] for each in progress}
+            began = _time(progress[-1]["timestamp"]).timestamp() * 1000 if progress else -1
+            if sum(self._read.values()) >= self._given and began >= since_ms:
                 return
             time.sleep(0.01)
         self._query.processAllAvailable()  # raises it
@@ -480,13 +497,36 @@ class StatefulJob(TestedJob):
 
     def _watermark(self) -> int:
         """In ms since 1970; 0 before the first row."""
-        progress = self._query.lastProgress
+        progress = self._last_progress()
         text = progress["eventTime"].get("watermark") if progress else None
         return int(datetime.fromisoformat(text).timestamp() * 1000) if text else 0
 
     def _windows_left(self) -> bool:
-        progress = self._query.lastProgress
+        progress = self._last_progress()
         return bool(progress) and any(each["numRowsTotal"] for each in progress["stateOperators"])
+
+    def _last_progress(self) -> dict[str, Any]:
+        """Nothing before the first batch."""
+        found = self._query._jsq.lastProgress()
+        return {} if found is None else _decoded(found)
+
+
+def _own_clock(session: "SparkSession", query: Any) -> Any:
+    """Give a query the clock of Spark's own tests, which stands still but for its `advance`; no setting does."""
+    jvm, execution = cast("Any", session)._jvm, query._jsq.streamingQuery()
+    clock = jvm.org.apache.spark.util.ManualClock(execution.triggerClock().getTimeMillis())
+    kind = execution.getClass()
+    while kind.getSimpleName() != "StreamExecution":
+        kind = kind.getSuperclass()
+    field = kind.getDeclaredField("triggerClock")
+    field.setAccessible(True)
+    field.set(execution, clock)
+    return clock
+
+
+def _decoded(progress: Any) -> dict[str, Any]:
+    """What Spark says of a batch. PySpark's own reader wants a rate, and there is none where no time goes by."""
+    return cast("dict[str, Any]", msgspec.json.decode(progress.json()))
 
 
 def _in_order(row: dict[str, Any], kind: "StructType") -> tuple[Any, ...]:

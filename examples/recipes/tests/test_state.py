@@ -25,8 +25,12 @@ def test_a_device_that_is_silent_is_told_once(mainstem_jobs):
         assert [row["device"] for row in job.finish()] == ["b"]
 
 
-def test_a_hot_device_is_told_once(mainstem_jobs):
+def test_a_hot_device_is_told_once_a_day(mainstem_jobs):
     with mainstem_jobs.start("too_hot") as job:
         told = job.feed(readings=[reading(0, celsius=95.0), reading(1, celsius=99.0), reading(2, "b", 20.0)])
         assert [row["device"] for row in told] == ["a"]
         assert [row["device"] for row in job.feed(readings=[reading(3, celsius=95.0), reading(3, "b", 91.0)])] == ["b"]
+        assert job.wait(timedelta(hours=23, minutes=59)) == []
+        assert job.feed(readings=[reading(4, celsius=95.0)]) == []
+        assert job.wait(timedelta(minutes=2)) == []
+        assert [row["device"] for row in job.feed(readings=[reading(5, celsius=95.0)])] == ["a"]
