@@ -1,7 +1,7 @@
 """A TCP proxy that cuts connections, to make clients send again what may have arrived, or ask again."""
 
 import asyncio
-import contextlib
+import socket
 import threading
 from types import TracebackType
 
@@ -27,8 +27,7 @@ class CuttingProxy:
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.cuts = 0
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
         self._ready = threading.Event()
 
     def __enter__(self) -> "CuttingProxy":
@@ -41,26 +40,34 @@ class CuttingProxy:
         self._thread.join()
         assert error is not None or self.cuts > 0, "nothing was cut: the test proved nothing"
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_until_complete(self._serve())
-        finally:
-            self._loop.close()
-
     async def _serve(self) -> None:
-        self._stop = asyncio.Event()
-        server = await asyncio.start_server(self._serve_one, "127.0.0.1", self.port)
-        self._ready.set()
-        await self._stop.wait()
-        server.close()
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        """Servers of asyncio, and its `sock_accept`, leave open whom they accept in the turn in which they end."""
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        clients: dict[asyncio.Task[None], socket.socket] = {}
 
-    async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(asyncio.CancelledError):  # the end of the proxy is not an error of a connection
+        def accept() -> None:
+            client, _ = listener.accept()
+            client.setblocking(False)
+            clients[asyncio.create_task(self._serve_one(client))] = client
+
+        with socket.create_server(("127.0.0.1", self.port)) as listener:
+            listener.setblocking(False)
+            self._loop.add_reader(listener, accept)
+            self._ready.set()
+            await self._stop.wait()
+            self._loop.remove_reader(listener)
+            for task in clients:
+                task.cancel()
+            await asyncio.gather(*clients, return_exceptions=True)
+            for client in clients.values():  # one whose task had not begun yet
+                client.close()
+
+    async def _serve_one(self, client: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=client)
+        try:
             await self._connection(reader, writer)
+        finally:
+            writer.transport.abort()
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         up_reader, up_writer = await asyncio.open_connection(*self._target)
@@ -91,8 +98,7 @@ class CuttingProxy:
         except* (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
-            writer.transport.abort()
-            up_writer.close()
+            up_writer.transport.abort()
 
 
 def _api_keys(data: bytes) -> set[int]:
