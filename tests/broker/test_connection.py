@@ -157,6 +157,16 @@ def test_answers_leave_in_the_order_of_the_requests(mainstem_log):
         assert raw.receive(3, 4).topics == ()
 
 
+@pytest.mark.parametrize("wrong", [struct.pack(">i", -1), frame(18, 0, 2, {})[:4] + b"\x7f\x7f" + bytes(8)])
+@pytest.mark.parametrize("behind", [frame(18, 0, 1, {}), frame(3, 9, 1, {"topics": None}, flexible=True)])
+def test_what_was_asked_before_wrong_bytes_is_answered(mainstem_log, wrong, behind):
+    """It was lost where both came with one read."""
+    with connect(mainstem_log) as client:
+        client.sendall(behind + wrong + frame(18, 0, 3, {}))
+        assert read_answer(client)[0] == 1
+        assert is_closed(client)
+
+
 @pytest.mark.parametrize("later", [False, True])
 def test_an_answer_that_cannot_be_encoded_is_a_failure(tmp_path, later):
     """It was no answer at all, and the next one was taken for it."""

@@ -15,10 +15,12 @@ from confluent_kafka import Producer
 from cryptography import x509
 
 import mainstem
-from mainstem.broker import listeners
+from mainstem.broker import handshakes, listeners
+from mainstem.broker.answer_memory import PATIENCE_SECONDS
 from mainstem.broker.config import BrokerConfig, ListenerConfig
-from mainstem.core import SystemClock
+from mainstem.core import ManualClock, SystemClock
 from mainstem.core.config import BadSetting
+from mainstem.records import Record, build_batch
 from tests.support import kafka_tools
 from tests.support.broker import Client, running, until
 from tests.support.certificates import Authority
@@ -207,7 +209,7 @@ def test_a_handshake_that_does_not_come_is_cut_off(authority, tmp_path):
             reader, writer = await asyncio.open_connection(broker.host, broker.port)
             assert await asyncio.wait_for(reader.read(), 10) == b""
             writer.close()
-            await until(lambda: not broker.listeners[0]._handshakes, "no handshake is left")
+            await until(lambda: not list(broker.handshakes), "no handshake is left")
 
     asyncio.run(check())
 
@@ -226,7 +228,7 @@ def test_a_handshake_that_drips_is_cut_off(authority, tmp_path):
                         break
             assert ended.result() == b""
             writer.close()
-            await until(lambda: not broker.listeners[0]._handshakes, "no handshake is left")
+            await until(lambda: not list(broker.handshakes), "no handshake is left")
 
     asyncio.run(check())
 
@@ -244,10 +246,10 @@ def test_clients_beyond_the_limit_are_gone_before_their_handshake_and_those_that
                 reader, writer = await asyncio.open_connection(broker.host, broker.port)
                 assert await asyncio.wait_for(reader.read(), 2) == b""
                 writer.close()
-            assert len(broker.listeners[0].descriptors()) == 3  # of the two, too: a fork would keep them open
+            assert len(list(broker.descriptors())) == 3  # of the two, too: a fork would keep them open
             for _, writer in silent:
                 writer.write(b"no TLS")
-            await until(lambda: len(broker.listeners[0].descriptors()) == 1, "their handshakes have failed")
+            await until(lambda: len(list(broker.descriptors())) == 1, "their handshakes have failed")
             context = ssl.create_default_context(cafile=str(authority.file))
             clients = [Client(*await asyncio.open_connection(broker.host, broker.port, ssl=context)) for _ in range(2)]
             for client in clients:
@@ -260,40 +262,110 @@ def test_clients_beyond_the_limit_are_gone_before_their_handshake_and_those_that
     asyncio.run(check())
 
 
-def test_silent_clients_of_one_address_keep_no_other_address_out(authority, tmp_path, monkeypatch):
-    monkeypatch.setattr(listeners, "MOST_HANDSHAKES", 5)
+def test_silent_clients_keep_no_other_address_out_and_their_own_for_a_second(authority, tmp_path, monkeypatch):
+    monkeypatch.setattr(handshakes, "MOST", 5)
+    monkeypatch.setattr(handshakes, "MOST_WAITING", 7)
 
     async def check() -> None:
         async with running(tmp_path / "data", SystemClock(), BrokerConfig(**tls(authority))) as broker:
-            where = (broker.host, broker.port)
-            elsewhere = await asyncio.open_connection(*where, local_addr=("127.0.0.2", 0))
-            await until(lambda: len(broker.listeners[0].descriptors()) == 2, "it has begun its handshake")
+            where, context = (broker.host, broker.port), ssl.create_default_context(cafile=str(authority.file))
+
+            async def served(host):
+                arriving = asyncio.open_connection(*where, ssl=context, local_addr=(host, 0))
+                client = Client(*await asyncio.wait_for(arriving, 30))
+                await client.call(18, 0)
+                client.close()
+
             silent = [await asyncio.open_connection(*where) for _ in range(20)]
-            assert await silent[0][0].read() == b""
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(elsewhere[0].read(), 0.3)
-            for _, writer in (elsewhere, *silent):
-                writer.close()
-
-    asyncio.run(check())
-
-
-def test_silent_clients_keep_nobody_out_and_are_bounded(authority, tmp_path, monkeypatch):
-    monkeypatch.setattr(listeners, "MOST_HANDSHAKES", 5)
-
-    async def check() -> None:
-        async with running(tmp_path / "data", SystemClock(), BrokerConfig(**tls(authority))) as broker:
-            silent = [await asyncio.open_connection(broker.host, broker.port) for _ in range(20)]
-            await until(lambda: len(broker.listeners[0].descriptors()) == 1 + 5, "five are kept")
-            context = ssl.create_default_context(cafile=str(authority.file))
-            client = Client(*await asyncio.open_connection(broker.host, broker.port, ssl=context))
-            await client.call(18, 0)
-            client.close()
+            await until(lambda: len(list(broker.descriptors())) == 1 + 5 + 7, "twelve are kept")
+            async with asyncio.timeout(handshakes.PATIENCE_SECONDS):
+                await served("127.0.0.2")
             assert await silent[0][0].read() == b""  # the oldest was cut off
+            await served("127.0.0.1")
             for _, writer in silent:
                 writer.close()
 
     asyncio.run(check())
+
+
+def test_good_clients_that_come_all_at_once_are_all_served(authority, tmp_path, monkeypatch):
+    """The first of a burst were cut off before their handshake had had a turn."""
+    monkeypatch.setattr(handshakes, "MOST", 5)
+
+    async def check() -> None:
+        async with running(tmp_path / "data", SystemClock(), BrokerConfig(**tls(authority))) as broker:
+            context = ssl.create_default_context(cafile=str(authority.file))
+            await asyncio.gather(*(asked(broker, context) for _ in range(60)))
+
+    asyncio.run(check())
+
+
+def test_where_all_places_are_taken_a_silent_client_gives_way(authority, tmp_path):
+    """With one place, whoever held it without a word kept everybody out until his time was over, and came again."""
+
+    async def check() -> None:
+        config = BrokerConfig(**tls(authority), max_connections=1)
+        async with running(tmp_path / "data", SystemClock(), config) as broker:
+            silent = await asyncio.open_connection(broker.host, broker.port)
+            await until(lambda: len(list(broker.descriptors())) == 2, "it has the place")
+            await asyncio.sleep(handshakes.PATIENCE_SECONDS)
+            context = ssl.create_default_context(cafile=str(authority.file))
+            client = Client(*await asyncio.open_connection(broker.host, broker.port, ssl=context))
+            await client.call(18, 0)
+            with pytest.raises(ConnectionError):  # who is connected does not
+                await asyncio.open_connection(broker.host, broker.port, ssl=context)
+            await client.call(18, 0)
+            client.close()
+            silent[1].close()
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_what_a_client_does_not_take_counts_until_it_does_or_is_cut_off(authority, tmp_path, run):
+    """A transport of TLS gives all that it is told to another one below, and says that nothing is left: clients that
+    took nothing held 18 MB each, as long as they liked.
+    """
+    clock, limit, batch = ManualClock(), 8 << 20, 900_000
+
+    async def check() -> None:
+        config = BrokerConfig(**tls(authority), queued_max_request_bytes=limit // 4)
+        async with running(tmp_path / "data", clock, config) as broker:
+            log = (await broker.topics.create("t", 1, {})).logs[0]
+            for _ in range(16):
+                await log.append(build_batch([Record(0, 1, None, b"x" * batch)]))
+            wanted = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 50_000_000}]
+            topics = [{"topic": "t", "partitions": wanted}]
+            fetch = {"max_wait": 0, "min_bytes": 1, "max_bytes": 50_000_000, "topics": topics}
+            context = ssl.create_default_context(cafile=str(authority.file))
+
+            async def connected(room=None):
+                plain = socket.socket()
+                if room is not None:
+                    plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
+                plain.setblocking(False)
+                await asyncio.get_running_loop().sock_connect(plain, (broker.host, broker.port))
+                opening = asyncio.open_connection(sock=plain, ssl=context, server_hostname="127.0.0.1", limit=1024)
+                return Client(*await opening)
+
+            slow = [await connected(room=4096) for _ in range(3)]
+            for client in slow:
+                for _ in range(8):  # a socket takes some megabytes of what nobody reads
+                    client.send(1, 4, **fetch)
+            await until(lambda: all(each._writing_paused for each in broker.connections), "they are stuck")
+            assert all(each._held_answers >= batch for each in broker.connections)
+            client = await connected()
+            for _ in range(2):  # the sockets may have taken some more before the first look
+                clock.advance_ms(int(PATIENCE_SECONDS * 1000))
+                await client.call(1, 4, **fetch)
+            await until(lambda: broker.answer_memory.held == 0, "those who took nothing are cut off")
+            answer = await client.call(1, 4, **fetch)
+            assert len(answer.responses[0].partitions[0].records) > limit - 2 * batch
+            for each in (client, *slow):
+                each._writer.transport.abort()
+            await asyncio.sleep(0.05)
+
+    run(check())
 
 
 def test_a_log_that_stops_does_not_wait_for_clients_that_do_not_end_tls(authority):

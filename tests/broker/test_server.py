@@ -81,7 +81,7 @@ def test_a_port_that_is_in_use_on_the_other_loopback_is_in_use(tmp_path):
     asyncio.run(check())
 
 
-@pytest.mark.parametrize("how", [errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, None])
+@pytest.mark.parametrize("how", [errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT])
 def test_localhost_without_ipv6_is_the_other_loopback(tmp_path, monkeypatch, how):
     bound = listeners._bound
 

@@ -27,7 +27,7 @@ def test_what_the_system_does_not_give_is_not_used():
 
 @pytest.mark.parametrize(
     ("limit", "wanted", "segments", "connections"),
-    [(400, 16_384, 200, 150), (4_000, 16_384, 2_000, 1_920), (4_000, 100, 100, 3_820), (64, 16_384, 32, 24)],
+    [(400, 16_384, 200, 150), (4_000, 16_384, 2_000, 1_920), (4_000, 100, 100, 3_820), (64, 16_384, 32, 8)],
 )
 def test_connections_leave_room_for_segments_and_some_more(monkeypatch, limit, wanted, segments, connections):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))

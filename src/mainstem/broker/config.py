@@ -128,7 +128,7 @@ def check_addresses(listeners: Mapping[str, ListenerConfig]) -> None:
 
 
 def _covers(host: str, other: str) -> bool:
-    return host == other or host == ("::" if ":" in other else "0.0.0.0")  # noqa: S104 they are compared
+    return host == other or host == "::" or (host == "0.0.0.0" and ":" not in other)  # noqa: S104 they are compared
 
 
 def _with_default_sasl(listener: ListenerConfig) -> ListenerConfig:

@@ -87,6 +87,7 @@ class Connection(asyncio.BufferedProtocol):
         """Its address, as Kafka writes it: `/127.0.0.1`."""
         self.was_made = False
         """The handshake is over; `connection_lost` will come."""
+        self._counts = True
         self.takes_slices = False
         """Answers may have parts of files in them: nothing is encrypted."""
         self.client_software = ("", "")  # name and version, once ApiVersions has told them (KIP-511)
@@ -110,6 +111,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waits_for_start = False  # the broker's, and takes no request meanwhile
         self._others_turn = False  # requests are left over for the next turn of the loop
         self._holding_back = False  # a coroutine is running: the next request waits for it
+        self._malformed: MalformedFrame | None = None  # what came after the requests; when they are answered, it ends
         self._writing_paused = False
         self._reading_paused = False
         self._reads_no_more = False
@@ -153,11 +155,18 @@ class Connection(asyncio.BufferedProtocol):
         from mainstem.broker.security.sasl import MOST_REQUESTS_BEFORE, Authentication
 
         self.authentication = Authentication(self)
+        self._memory = self.broker.strangers_memory
         self._most_bytes = min(self.broker.config.sasl_server_max_receive_size, self._most_bytes)
         self._most_requests = min(MOST_REQUESTS_BEFORE, self._most_requests)
 
     def known(self, *, for_good: bool) -> None:
         """The client has said who it is; `for_good`: and need not do so again."""
+        if self._memory is not self.broker.request_memory:
+            held = self._held_bytes
+            self._hold(-held)
+            self._memory.leave(self)
+            self._memory = self.broker.request_memory
+            self._hold(held)
         self._most_bytes = self.broker.config.socket_request_max_bytes
         self._most_requests = self.broker.config.queued_max_requests
         if for_good:
@@ -176,12 +185,14 @@ class Connection(asyncio.BufferedProtocol):
             self._ask_who()
         secure = transport.get_extra_info("ssl_object")
         self.takes_slices = secure is None
+        if secure is not None:  # what the socket does not take is to be seen soon (`sending.send_encrypted`)
+            self._transport.set_write_buffer_limits(sending.PART)
         if secure is not None and (certificate := secure.getpeercert(binary_form=True)):
             from mainstem.broker.security.tls import distinguished_name
 
             self.principal = f"User:{distinguished_name(certificate)}"
         self.broker.connections.add(self)
-        wait = self.broker.quotas.connected(self.client_host[1:])
+        wait = self.broker.quotas.connects(self.client_host[1:])
         if wait:
             log.info("connection_throttled", client=self.client_host, seconds=wait)
             self._closing = True
@@ -199,11 +210,17 @@ class Connection(asyncio.BufferedProtocol):
         self._answer_memory.give(self._held_answers)
         self._answer_memory.goes_on(self)
         self.broker.connections.discard(self)
-        self.broker.admission.leave(self.client_host)
+        self.count_no_more()
         for callback in tuple(self.on_close):
             callback()
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
+
+    def count_no_more(self) -> None:
+        """Its place among the connections is free, from the first call on."""
+        if self._counts:
+            self._counts = False
+            self.broker.admission.leave(self.client_host)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._arriving is not None:
@@ -225,9 +242,9 @@ class Connection(asyncio.BufferedProtocol):
                 self._arriving = None
             else:
                 self._split_scratch(len(self._size_begun) + nbytes)
-            self._start_requests()
         except MalformedFrame as error:
-            self._refuse(error)
+            self._malformed = error
+        self._start_requests()
 
     def pause_writing(self) -> None:
         self._writing_paused = True
@@ -310,7 +327,12 @@ class Connection(asyncio.BufferedProtocol):
                 self._requests.appendleft(frame)
                 self._waits_for_start = True
                 break
+            except MalformedFrame as error:
+                self._requests.clear()
+                self._malformed = error
         self._flush()
+        if self._malformed is not None and not (self._requests or self._unanswered or self._closing):
+            self._refuse(self._malformed)
         self._adjust_reading()
 
     def _start(self, frame: bytearray) -> None:
@@ -398,10 +420,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing:
             self._send()
             return
-        try:
-            self._start_requests()
-        except MalformedFrame as error:
-            self._refuse(error)
+        self._start_requests()
 
     def _flush(self) -> None:
         unanswered = self._unanswered
@@ -423,7 +442,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing or not chunks:
             return
         self._written += written
-        if self._unsent or (written and sending.has_slices(chunks)):
+        if self._unsent or (written and (not self.takes_slices or sending.has_slices(chunks))):
             self._unsent += chunks
             self._send()
             return
@@ -439,7 +458,10 @@ class Connection(asyncio.BufferedProtocol):
         if not self._unsent or self._writing_paused or self._transport.is_closing():
             return
         try:
-            sending.send(self._transport, self._unsent)
+            if self.takes_slices:
+                sending.send(self._transport, self._unsent)
+            else:
+                sending.send_encrypted(self._transport, self._unsent, lambda: self._writing_paused)
         except Exception as error:  # a frame that was begun cannot be taken back; who asks again is told
             log.warning("answer_lost", client=self.client_host, error=str(error), kind=type(error).__name__)
             self.abort()
@@ -483,6 +505,7 @@ class Connection(asyncio.BufferedProtocol):
     def _adjust_reading(self) -> None:
         waiting = len(self._requests) + len(self._unanswered)
         busy = self._takes_none or self._closing or self._reads_no_more or waiting >= self._most_requests
+        busy = busy or self._malformed is not None
         busy = busy or self._others_turn  # the end of the stream is not read before all that came earlier is started
         if busy:
             self._memory.leave(self)  # others may have the room meanwhile
@@ -506,6 +529,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _refuse(self, error: MainstemError) -> None:
         log.info("connection_refused", client=self.client_host, reason=str(error))
+        self._flush()  # what was answered before
         self.close()
 
     @property

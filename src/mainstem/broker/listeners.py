@@ -2,9 +2,7 @@
 
 They accept their clients themselves. asyncio's own server leaves a client open for good that it has accepted in the
 turn in which it is closed (https://github.com/python/cpython/issues/109564); and a client is to be counted, and sent
-away, before its handshake (`admission`). At most `MOST_HANDSHAKES` are under way at a time: with one more, the oldest
-of the address that has most of them is cut off. A client that means it is done in milliseconds, so whoever opens
-connections and says nothing holds a bounded memory, and keeps no other address out.
+away, before its handshake (`admission`), which waits for its turn (`handshakes`).
 """
 
 import asyncio
@@ -14,7 +12,6 @@ import os
 import socket
 from contextlib import suppress
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from mainstem.broker.config import FIRST_LISTENER, ListenerConfig
@@ -28,14 +25,12 @@ if TYPE_CHECKING:
     from mainstem.broker.security.tls import RenewedContext
     from mainstem.broker.server import Broker
 
-# Of ::1 where there is no IPv6; asyncio of newer Pythons gives no number. A port in use there is a conflict: clients
-# that try ::1 first would talk to a stranger.
-_WITHOUT_IPV6: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, None)
+# Of ::1 where there is no IPv6. A port in use there is a conflict: clients that try ::1 first would talk to a stranger.
+_WITHOUT_IPV6: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 _IPV4_IN_IPV6: Final = "::ffff:"
 _BACKLOG: Final = 512
+_MOST_AT_ONCE: Final = 128  # are accepted, before others have their turn
 _SECONDS_AFTER_FAILURE: Final = 0.1  # of an accept: no file descriptor is left
-
-MOST_HANDSHAKES: Final = 256
 
 log = get_logger()
 
@@ -60,7 +55,6 @@ class Listener:
         self._broker = broker
         self._sockets: list[socket.socket] = []
         self._tls: RenewedContext | None = None
-        self._handshakes: dict[str, list[socket.socket]] = {}  # by address, the oldest first
 
     async def bind(self) -> None:
         """Bind without accepting. `localhost` means 127.0.0.1 and ::1 on one port: some clients try ::1 first.
@@ -97,14 +91,17 @@ class Listener:
                 config.certificate_file,
                 config.key_file,
                 config.client_ca_file,
-                config.client_auth or ("required" if config.client_ca_file else "none"),
+                self._client_auth,
                 self._broker.clock,
             )
 
+    @property
+    def _client_auth(self) -> str:
+        return self.config.client_auth or ("required" if self.config.client_ca_file else "none")
+
     def descriptors(self) -> list[int]:
-        """Of the sockets that it listens on, and of clients in their handshake."""
-        sockets = chain(self._sockets, *self._handshakes.values())
-        return [each.fileno() for each in sockets if each.fileno() >= 0]
+        """Of the sockets that it listens on."""
+        return [each.fileno() for each in self._sockets if each.fileno() >= 0]
 
     def accept(self) -> None:
         """Start to accept clients.
@@ -122,21 +119,22 @@ class Listener:
             self._go_on(each)
 
     def close(self) -> None:
-        """Accept nobody any more; those that are connected stay."""
+        """Accept nobody any more; those that were accepted stay."""
         for each in self._sockets:
             if each.fileno() >= 0:
                 self._broker.loop.remove_reader(each)
             each.close()
-        for accepted in chain(*self._handshakes.values()):
-            _cut_off(accepted)
 
     def _tell_what_is_open(self) -> None:
         addresses = [each.getsockname()[0] for each in self._sockets]
         if all(ipaddress.ip_address(each.partition("%")[0]).is_loopback for each in addresses):
             return
         facts = {"listener": self.name, "host": self.config.host}
-        if not self.config.sasl and not (self._tls is not None and self.config.client_ca_file):
-            hint = "SASL or client_ca_file asks who they are; host 127.0.0.1 offers the log to this machine alone"
+        if not self.config.sasl and not (self._tls is not None and self._client_auth == "required"):
+            hint = (
+                "SASL, or client_ca_file with client_auth = required, asks who they are; "
+                "host 127.0.0.1 offers the log to this machine alone"
+            )
             log.warning("anybody_may_connect", **facts, hint=hint)
         if not self.config.tls:
             log.warning("nothing_is_encrypted", **facts, hint="protocol SSL or SASL_SSL, with a certificate, does")
@@ -149,7 +147,7 @@ class Listener:
 
     def _accept(self, listening: socket.socket) -> None:
         loop = self._broker.loop
-        for _ in range(_BACKLOG):
+        for _ in range(_MOST_AT_ONCE):
             try:
                 accepted, client = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -161,25 +159,20 @@ class Listener:
                 return
             host = f"/{client[0].removeprefix(_IPV4_IN_IPV6)}"
             try:
-                self._broker.admission.enter(host)
+                self._broker.admission.enter(host, self._broker.handshakes.make_room)
             except TooManyConnections as error:
                 log.info("connection_refused", client=host, reason=str(error))
                 accepted.close()
                 continue
-            connection = Connection(self._broker, self, host)
             accepted.setblocking(False)
-            if self._tls is not None:  # without it, the client is connected in the next turn
-                self._begin_handshake(accepted, host)
-            task = self._broker.spawn(self._let_in(accepted, connection), name="arrival")
-            task.add_done_callback(partial(self._has_arrived, accepted, connection))
+            arrival = _Arrival(self._broker, self, accepted, host)
+            if self._tls is None:  # the client is connected in the next turn
+                arrival.begin()
+            else:
+                self._broker.handshakes.arrive(arrival)
 
-    def _begin_handshake(self, accepted: socket.socket, host: str) -> None:
-        if sum(map(len, self._handshakes.values())) >= MOST_HANDSHAKES:
-            of_one = max(self._handshakes.values(), key=len)
-            _cut_off(of_one.pop(0))
-        self._handshakes.setdefault(host, []).append(accepted)
-
-    async def _let_in(self, accepted: socket.socket, connection: Connection) -> None:
+    async def connect(self, accepted: socket.socket, connection: Connection) -> None:
+        """Give a client its transport, after its handshake where there is one; that it fails is told in the log."""
         loop = self._broker.loop
         if self._tls is None:
             await loop.connect_accepted_socket(lambda: connection, accepted)
@@ -198,24 +191,42 @@ class Listener:
         except (OSError, TimeoutError) as error:  # a port that is scanned, a client without the authority
             log.info("handshake_failed", client=connection.client_host, listener=self.name, reason=one_line(error))
 
-    def _has_arrived(self, accepted: socket.socket, connection: Connection, task: "asyncio.Task[None]") -> None:
-        host = connection.client_host
-        if accepted in (handshakes := self._handshakes.get(host, [])):
-            handshakes.remove(accepted)
-        if not self._handshakes.get(host, True):
-            del self._handshakes[host]
+
+class _Arrival:
+    """A client that was accepted, until it is connected."""
+
+    def __init__(self, broker: "Broker", listener: Listener, accepted: socket.socket, host: str) -> None:
+        self.host = host
+        self.socket = accepted
+        self._broker, self._listener = broker, listener
+        self._connection: Connection | None = None  # once it has begun
+
+    @property
+    def descriptor(self) -> int:
+        return self.socket.fileno()
+
+    def begin(self) -> None:
+        self._connection = Connection(self._broker, self._listener, self.host)
+        task = self._broker.spawn(self._listener.connect(self.socket, self._connection), name="arrival")
+        task.add_done_callback(partial(self._is_over, self._connection))
+
+    def cut_off(self) -> None:
+        if self._connection is None:
+            self.socket.close()
+            self._broker.admission.leave(self.host)
+            return
+        self._connection.count_no_more()
+        # Its handshake fails. A task that is cancelled may have its connection already, and uvloop closes that without
+        # a word to it.
+        with suppress(OSError):  # the client has gone
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+    def _is_over(self, connection: Connection, task: "asyncio.Task[None]") -> None:
         if not connection.was_made:
-            self._broker.admission.leave(host)
+            connection.count_no_more()
         if task.cancelled():  # perhaps before it began: no transport has the socket
-            accepted.close()
-
-
-def _cut_off(accepted: socket.socket) -> None:
-    """Its handshake fails. A task that is cancelled may have its connection already, and uvloop closes that without a
-    word to it.
-    """
-    with suppress(OSError):  # the client has gone
-        accepted.shutdown(socket.SHUT_RDWR)
+            self.socket.close()
+        self._broker.handshakes.leave(self)
 
 
 def _bound(family: int, address: tuple[object, ...], *, alone: bool) -> socket.socket:

@@ -6,10 +6,13 @@ Of what it does not take, one part is read and is the transport's; the others wa
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from mainstem.log import FileSlice
+
+PART: Final = 65_536
+_MOST_IN_A_TURN: Final = 1_048_576
 
 
 def has_slices(chunks: Sequence[Any]) -> bool:
@@ -42,6 +45,20 @@ def send(transport: asyncio.Transport, chunks: deque[Any]) -> None:
             transport.write(chunk.read(sent))
             return
         transport.write(bytes(memoryview(chunk)[sent:]))
+
+
+def send_encrypted(transport: asyncio.Transport, chunks: deque[Any], is_paused: Callable[[], bool]) -> None:
+    """Take from the chunks what the socket takes, and some parts of them more: what is encrypted is given to another
+    transport below, whose buffer nobody sees but by its pausing this one.
+    """
+    left = _MOST_IN_A_TURN
+    while chunks and left > 0 and not is_paused():
+        chunk = memoryview(chunks.popleft())
+        part, rest = chunk[:PART], chunk[PART:]
+        if rest:
+            chunks.appendleft(rest)
+        transport.write(part)
+        left -= len(part)
 
 
 def _send(descriptor: int, chunk: bytes, *, more: bool) -> int:

@@ -20,6 +20,7 @@ from mainstem.broker.dispatch import Dispatch
 from mainstem.broker.dynamic_settings import DynamicSettings
 from mainstem.broker.fetch_sessions import FetchSessions
 from mainstem.broker.handlers import load_handlers
+from mainstem.broker.handshakes import Handshakes
 from mainstem.broker.listeners import Listener
 from mainstem.broker.request_memory import RequestMemory
 from mainstem.broker.security.acls import Authorizer
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 _FIRST = (3, 17, 18, 36)  # Metadata, SaslHandshake, ApiVersions, SaslAuthenticate: they need no coordinator
 _GOOD_BYE_SECONDS = 1.0
 _IDLE_CHECK_SECONDS = 10.0
+STRANGERS_SHARE = 8
 
 log = get_logger()
 
@@ -66,7 +68,10 @@ class Broker:
     transactions: "TransactionCoordinator"
     loop: asyncio.AbstractEventLoop
     request_memory: RequestMemory
+    strangers_memory: RequestMemory
+    """Of clients that have to say who they are, until they have: they do not stand in one queue with those who have."""
     answer_memory: AnswerMemory
+    handshakes: Handshakes
 
     def __init__(self, config: BrokerConfig, log: LogDirectory, clock: Clock | None = None) -> None:
         self.config = config
@@ -111,10 +116,13 @@ class Broker:
         """
         self.loop = asyncio.get_running_loop()
         self.stopping = self.loop.create_future()
-        self.request_memory = RequestMemory(
-            self.config.queued_max_request_bytes, self.clock, self.loop.call_soon, self.loop.call_later
+        memory = partial(
+            RequestMemory, clock=self.clock, call_soon=self.loop.call_soon, call_later=self.loop.call_later
         )
+        self.request_memory = memory(self.config.queued_max_request_bytes)
+        self.strangers_memory = memory(max(self.config.queued_max_request_bytes // STRANGERS_SHARE, 1))
         self.answer_memory = AnswerMemory(4 * self.config.queued_max_request_bytes, self.clock)
+        self.handshakes = Handshakes(self.clock, self.loop.call_later)
         self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
         keep_from_forks(self)
         try:
@@ -172,6 +180,7 @@ class Broker:
             self._idle_timer.cancel()
         for listener in self.listeners:
             listener.close()
+        self.handshakes.close()
         for connection in list(self.connections):
             connection.stop_reading()
         with suppress(TimeoutError):
@@ -191,6 +200,7 @@ class Broker:
         """Of its sockets: a fork that kept them would hold up clients whose connection is closed, and the port."""
         for listener in self.listeners:
             yield from listener.descriptors()
+        yield from (arrival.descriptor for arrival in self.handshakes if arrival.descriptor >= 0)
         for connection in self.connections:
             yield connection.descriptor
 

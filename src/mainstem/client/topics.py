@@ -49,6 +49,7 @@ _ELECTION = (
 _NO_ANSWER = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
 _PASSING = (*_ELECTION, *_NO_ANSWER)
 _NOT_LET_IN = (KafkaError._AUTHENTICATION, KafkaError._SSL)
+_NO_TLS_THERE = "SSL handshake failed"  # as a failure of the connection; a wrong authority has a code of its own
 _SECURITY_HINT = "check [security] of the project's mainstem.toml, and MAINSTEM_SECURITY__PASSWORD"
 _told: dict[Connection, KafkaError] = {}
 """What a log's client was told last of its connections: a request says only that it got no answer."""
@@ -514,7 +515,7 @@ def _metadata(connection: Connection) -> Any:
         except KafkaException as error:
             client.poll(0)  # what it was told meanwhile
             told = _told.get(connection)
-            if told is not None and told.code() in _NOT_LET_IN:
+            if told is not None and (told.code() in _NOT_LET_IN or _NO_TLS_THERE in told.str()):
                 raise BrokerUnavailable(f"{connection.bootstrap}: {told.str()}", hint=_SECURITY_HINT) from error
             admin.cache_clear()  # it may wait for a broker that is gone; a new client asks those that are there
             if error.args[0].code() not in _NO_ANSWER or left < attempt:

@@ -5,6 +5,7 @@ import resource
 LET_GO = 64
 """So many files of segments that were let go may still be open: somebody reads them, or a client receives them."""
 _RESERVE = LET_GO + 16  # the journal, the checkpoint's files, compaction
+_OWN = 24  # a log at rest has 18, with two listeners
 
 
 def open_files_limit(wanted: int) -> int:
@@ -23,7 +24,7 @@ def connections_limit(wanted: int) -> int:
     A segment that cannot be opened stops appends, so it is connections that are refused.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return soft - _segment_files(wanted, soft) - min(_RESERVE, soft // 8)
+    return soft - _segment_files(wanted, soft) - max(min(_RESERVE, soft // 8), _OWN)
 
 
 def _segment_files(wanted: int, soft: int) -> int:

@@ -26,7 +26,7 @@ from mainstem.log import LogConfig, LogDirectory
 from mainstem.records import Record, build_batch
 from mainstem.wire.errors import Code, RequestError
 from tests.support import kafka_tools
-from tests.support.broker import Client, running
+from tests.support.broker import Client, running, until
 from tests.support.raw import RawClient
 
 
@@ -323,14 +323,19 @@ def test_too_many_connections_per_second_from_an_address_are_kept_waiting_and_cl
     async def check() -> None:
         async with running(tmp_path, SystemClock()) as broker:
             await broker.quotas.change({entity(ip="127.0.0.1"): {CONNECTION: 1.0}})
-            clients = [await Client.connect(broker) for _ in range(11)]
+            clients = [await Client.connect(broker) for _ in range(15)]
             for client in clients[:10]:
                 await client.call(18, 0)
             started = time.monotonic()
             with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
                 await clients[10].call(18, 0)
             assert time.monotonic() - started > 0.5
-            for client in clients:
+            await until(lambda: len(broker.connections) == 10, "those that were refused have gone")
+            assert time.monotonic() - started < 5
+            await asyncio.sleep(1.2)  # at the quota's rate one more may come, though others were refused
+            later = await Client.connect(broker)
+            await later.call(18, 0)
+            for client in (*clients, later):
                 client.close()
 
     asyncio.run(check())

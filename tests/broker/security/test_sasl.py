@@ -13,13 +13,15 @@ from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechani
 
 import mainstem
 from mainstem.broker.config import BrokerConfig
+from mainstem.broker.connection import SCRATCH_BYTES
 from mainstem.broker.handlers import load_handlers
 from mainstem.core import ManualClock, SystemClock
+from mainstem.records import Record, build_batch
 from mainstem.wire.errors import Code
 from tests.broker.security.test_scram import Client as ScramClient
 from tests.broker.security.test_scram import Mechanism
 from tests.support import kafka_tools
-from tests.support.broker import Client, running
+from tests.support.broker import Client, running, until
 from tests.support.certificates import Authority
 from tests.support.raw import RawClient
 
@@ -187,6 +189,37 @@ def test_an_unknown_client_may_send_little(log):
     with RawClient(log.bootstrap) as raw:
         assert log_in(raw).error_code is Code.none
         assert len(raw.call(3, 9, topics=[{"name": "x" * 30_000}] * 20).topics) == 1
+
+
+def test_unknown_clients_do_not_keep_known_ones_from_sending(tmp_path):
+    """Half a megabyte of each filled the budget of all requests: a producer came through every ten seconds."""
+
+    async def check() -> None:
+        async with running(tmp_path, SystemClock(), config(queued_max_request_bytes=1 << 20)) as broker:
+
+            async def begun(size):
+                client = Client(*await asyncio.open_connection(broker.host, broker.port))
+                client._writer.write(struct.pack(">i", size) + b"\0\x12\0\0" + bytes(size - 8))
+                return client
+
+            known = Client(*await asyncio.open_connection(broker.host, broker.port))
+            await known.call(17, 1, mechanism="PLAIN")
+            answer = await known.call(36, 0, auth_bytes=b"\0alice\0wonderland")
+            assert answer.error_code is Code.none
+            strangers = [await begun(500_000) for _ in range(8)]
+            await until(lambda: broker.strangers_memory.held, "they have sent what they may")
+            await broker.topics.create("t", 1, {})
+            for _ in range(3):
+                produce = {"transactional_id": None, "acks": -1, "timeout": 9_000}
+                batch = build_batch([Record(0, 1, None, bytes(900_000))])
+                data = [{"name": "t", "partition_data": [{"index": 0, "records": batch}]}]
+                done = await asyncio.wait_for(known.call(0, 8, **produce, topic_data=data), 5)
+                assert done.responses[0].partition_responses[0].error_code is Code.none
+            assert broker.strangers_memory.held <= broker.strangers_memory.limit + 500_000 + 8 * SCRATCH_BYTES
+            for client in (known, *strangers):
+                client.close()
+
+    asyncio.run(check())
 
 
 def test_an_unknown_client_has_little_time(tmp_path):

@@ -34,6 +34,7 @@ _WHOLE: Final = (PRODUCER, CONSUMER, CONNECTION)
 _SETTINGS: Final = {USER: (PRODUCER, CONSUMER, REQUEST, MUTATION), IP: (CONNECTION,)}
 AT_ONCE_SECONDS: Final = 10.0
 _LONGEST_REQUEST_MS: Final = 1_000  # Kafka's: one sample
+_LONGEST_CONNECTION_SECONDS: Final = 1.0
 _LONGEST_MS: Final = 2**31 - 1  # that an answer can tell
 _MOST_RATES: Final = 10_000
 EXACT, DEFAULT, SPECIFIED = 0, 1, 2
@@ -139,8 +140,10 @@ class Quotas:
         self._rates[key] = rate  # the last used is the last
         return rate
 
-    def connected(self, address: str) -> float:
-        """Count a connection; for how many seconds its address is over its quota now."""
+    def connects(self, address: str) -> float:
+        """Count a connection, or say how many seconds it is to wait to be closed: its address is over its quota, and
+        what is refused is none. Kafka's longest wait, too: each takes a place meanwhile.
+        """
         value = None
         for name in (address, None):
             value = value or self._kept.get(((IP, name),), {}).get(CONNECTION)
@@ -148,8 +151,11 @@ class Quotas:
             return 0.0
         now = self._clock.monotonic()
         rate = self._rate(CONNECTION, _Limit(value, (USER,)), address, "")
+        over = rate.seconds(now) + 1 / value - max(AT_ONCE_SECONDS, 1 / value)
+        if over > 0:
+            return min(over, _LONGEST_CONNECTION_SECONDS)
         rate.add(1 / value, now)
-        return max(rate.seconds(now) - AT_ONCE_SECONDS, 0.0)
+        return 0.0
 
     # --- what the admin APIs do --------------------------------------------------------------------------------------
 
