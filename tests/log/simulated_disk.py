@@ -245,6 +245,9 @@ class SimulatedDisk:
         file.truncate(0)
         file.write([data], 0)
 
+    def set_time(self, path: Path, time_ms: int) -> None:
+        pass
+
     def rename(self, old: Path, new: Path) -> None:
         with self.lock:
             self._changing("rename", old)

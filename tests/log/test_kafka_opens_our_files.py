@@ -101,12 +101,9 @@ def put_in_place(ours: Path, kafka: Path, log_start: int) -> None:
         for path in directory.iterdir():
             if path.name != "partition.metadata":  # whose topic's they are
                 path.unlink()
-        # A segment of which compaction has left nothing makes Kafka's look-ups by time end there: it takes the time at
-        # which the file was written for the latest record's.
-        empty = [path.stem for path in sorted((ours / str(topic)).glob("*.log"))[:-1] if not path.stat().st_size]
         for path in (ours / str(topic)).iterdir():
-            if path.suffix in (".log", ".index", ".timeindex", ".txnindex") and path.stem not in empty:
-                shutil.copy(path, directory)
+            if path.suffix in (".log", ".index", ".timeindex", ".txnindex"):
+                shutil.copy2(path, directory)  # with its time: a segment that compaction has emptied has no other
     for name in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
         (kafka / name).unlink(missing_ok=True)
     # Of what was deleted within a segment Kafka, too, only has such a line.

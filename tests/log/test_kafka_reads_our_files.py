@@ -30,3 +30,18 @@ def test_segments_and_indexes_are_kafkas(tmp_path):
     assert all(f"compresscodec: {codec}" in said for codec in CODECS)
     assert "endTxnMarker: ABORT" in said
     assert "producerId: 1 firstOffset: 0 lastOffset: 24" in said
+
+
+def test_indexes_of_segments_that_have_few_entries_are_kafkas(tmp_path):
+    """The tool ended with "Invalid max index size: -1" where a time index had no offset index beside it."""
+
+    async def fill(partition):
+        for n in range(40):
+            await partition.append(batch(b"v" * 100, timestamp=1_700_000_000_000 + n))
+
+    run(with_partition(tmp_path, fill, topic=TopicConfig(segment_bytes=1_000)))
+    files = sorted((tmp_path / "orders-0").glob("*.timeindex"))
+    assert len(files) > 3
+    found = kafka_tools.run("kafka-dump-log", "--files", ",".join(map(str, files)))
+    assert "Found" not in found.stdout + found.stderr
+    assert (found.stdout + found.stderr).count("timestamp: 17000000000") == len(files)

@@ -108,7 +108,8 @@ def test_index_files_without_entries_are_removed_where_compaction_wrote_the_segm
     segment.seal()
     for write in segment.index_writes(segment.state()):
         write.write(opened.disk)
-    assert [path.suffix for path in indexes if opened.disk.exists(path)] == [TIME_INDEX]
+    assert [path.suffix for path in indexes if opened.disk.exists(path)] == [INDEX, TIME_INDEX]
+    assert opened.disk.read_file(segment.path_of(INDEX)) == b""
     assert opened.disk.read_file(segment.path_of(TIME_INDEX)) == segment.time_index.data
 
 

@@ -375,6 +375,10 @@ class _Pass:
             self.results.pop()
             return
         output.finish()
+        if not target.size:
+            # Kafka, started on these files, takes the file's time for the last record's where there is none, and ends
+            # its look-ups by time there: with any later one it finds nothing behind it.
+            self.files.disk.set_time(path, 0)
         for aborted in (aborted for segment in group for aborted in segment.aborted):
             if aborted.last_offset in kept_markers:
                 target.add_aborted(aborted)

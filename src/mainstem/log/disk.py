@@ -105,6 +105,10 @@ class Disk(Protocol):
         """Remove a file; a missing one is fine. Durable after `sync_directory`."""
         ...
 
+    def set_time(self, path: Path, time_ms: int) -> None:
+        """When a file was last changed, for whoever else reads it; a crash may lose it."""
+        ...
+
     def make_directory(self, path: Path) -> None:
         """One that is there is fine. Durable after `sync_directory` of its parent."""
         ...
@@ -264,6 +268,9 @@ class SystemDisk:
 
     def unlink(self, path: Path) -> None:
         path.unlink(missing_ok=True)
+
+    def set_time(self, path: Path, time_ms: int) -> None:
+        os.utime(path, ns=(time_ms * 1_000_000,) * 2)
 
     def make_directory(self, path: Path) -> None:
         path.mkdir(exist_ok=True)

@@ -49,15 +49,18 @@ class BadBatch(CorruptSegment):
 
 
 class IndexWrite(msgspec.Struct, frozen=True):
-    """Entries that belong at the end of an index file; where it has none at all, there is to be no file."""
+    """Entries that belong at the end of an index file; where it has none at all, there is to be no file, unless it is
+    one that `may_be_empty`.
+    """
 
     path: Path
     position: int
     entries: bytes
+    may_be_empty: bool = False
 
     def write(self, disk: Disk) -> None:
         """Not synced: an index file that does not check out is built anew (blocking)."""
-        if not self.position and not self.entries:
+        if not self.position and not self.entries and not self.may_be_empty:
             disk.unlink(self.path)
             return
         file = disk.open(self.path, create=True)
@@ -415,15 +418,17 @@ class Segment:
 
     def index_writes(self, state: SegmentState) -> list[IndexWrite]:
         """What brings the look-ups up to `state` to their files; not synced, since they can be rebuilt."""
+        # Kafka's tools look for both or neither of these.
+        both = state.time_index.length > 0
         writes = [
-            IndexWrite(self.path_of(INDEX), *self.offset_index.save(state.offset_index.length)),
+            IndexWrite(self.path_of(INDEX), *self.offset_index.save(state.offset_index.length), may_be_empty=both),
             IndexWrite(self.path_of(TIME_INDEX), *self.time_index.save(state.time_index.length)),
             IndexWrite(self.path_of(TXN_INDEX), 0, encode_aborted(state.aborted)),
         ]
         # Thousands of small segments have no entries: no file either. Where compaction wrote the segment, or left
         # nothing of it, there may be a file of what it replaced, which speaks of batches that are gone: that goes.
         replaced = not state.size or state.offsets_crc
-        return [write for write in writes if write.entries or (replaced and not write.position)]
+        return [write for write in writes if write.entries or (not write.position and (replaced or write.may_be_empty))]
 
     # -- scan ---------------------------------------------------------------------------------------------------------
 
