@@ -163,7 +163,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=10_000_000)
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--size", type=int, default=100, help="bytes of a record's key and value, more than 20")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--rate", type=int, default=1_000, help="records/s of the producer beside it")
     parser.add_argument("--segment-bytes", type=int, default=100 * 2**20, help="the last segment is not compacted")
     parser.add_argument("--alone-seconds", type=float, default=10, help="of the producer without compaction")

@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=10_000, help="bytes of the topic's records")
     parser.add_argument("--rate", type=int, default=1_000, help="records/s of 1 KB of the producer")
     parser.add_argument("--alone-seconds", type=float, default=15, help="of the producer without a reader")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
     report = Report("replay", options.keep)
     scope = has_scopes()

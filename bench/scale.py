@@ -191,7 +191,7 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=10_000)
     parser.add_argument("--commits", type=int, default=5, help="of each group")
     parser.add_argument("--data-mb", type=int, default=4_096, help="in one topic, for the starts")
-    parser.add_argument("--rounds", type=int, default=3, help="of producing and of starts")
+    parser.add_argument("--rounds", type=int, default=7, help="of producing and of starts")
     options = parser.parse_args()
     report = Report("scale", options.keep)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=options.directory) as name:

@@ -288,15 +288,18 @@ def table(servers: list[Server], names: Sequence[str] = ("mainstem", "Apache Kaf
     """Medians side by side with their spread, and the first divided by the second; of one server, its alone."""
     if len(servers) == 1:
         width = max(map(len, servers[0].measured))
-        lines = ((what, statistics.median(values)) for what, values in servers[0].measured.items())
-        return "\n".join(f"{what:<{width}}  {f'{m:,.2f}' if m < 100 else f'{m:,.0f}':>12}" for what, m in lines)
+        lines = ((what, statistics.median(values), values) for what, values in servers[0].measured.items())
+        return "\n".join(
+            f"{what:<{width}}  {_figure(middle):>12} ({_figure(min(values))}–{_figure(max(values))})"
+            for what, middle, values in lines
+        )
     ours, kafka = servers
     rows: list[tuple[str, ...]] = [("", *names, "ratio")]
     for what in (what for what in ours.measured if what in kafka.measured):
         values = [server.measured[what] for server in (ours, kafka)]
         middle = [statistics.median(one) for one in values]
-        cells = [f"{m:,.2f}" if m < 100 else f"{m:,.0f}" for m in middle]
-        spread = [f" ({min(one):,.0f}–{max(one):,.0f})" if max(one) >= 100 and len(one) > 1 else "" for one in values]
+        cells = [_figure(m) for m in middle]
+        spread = [f" ({_figure(min(one))}–{_figure(max(one))})" if len(one) > 1 else "" for one in values]
         ratio = middle[0] / middle[1] if middle[1] else float("nan")
         rows.append((what, *(c + s for c, s in zip(cells, spread, strict=True)), f"{ratio:.2f}"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -304,6 +307,10 @@ def table(servers: list[Server], names: Sequence[str] = ("mainstem", "Apache Kaf
         "  ".join([row[0].ljust(widths[0]), *(c.rjust(width) for c, width in zip(row[1:], widths[1:], strict=True))])
         for row in rows
     )
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
 
 
 @contextmanager

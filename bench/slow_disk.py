@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--compacted-records", type=int, default=500_000, help="of each of the 20 topics compacted")
     parser.add_argument("--rate", type=int, default=2_000)
     parser.add_argument("--seconds", type=float, default=20, help="at the rate")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
     report = Report("slow_disk", options.keep)
     load = Load(options.partitions, options.records, options.rate, options.seconds)
