@@ -3,9 +3,10 @@
     python -m bench.isolation [--records 10000000] [--seconds 60] [--keep DIR]
 
 Rows come to the steady job 50 times a second; each has the time when it was sent, and a reader of committed records
-says when it was there again. So a wait is that for the next batch, at most 100 ms, and the batch. First it runs alone,
-then with the others, until the backlog is drained. Also: how long the producer waits for its acknowledgements, how fast
-the backlog is drained, what memory the driver takes, and whether the failing job is told of.
+says when it was there again. So a wait is that for the batch that runs, then up to 100 ms, and the batch of its own.
+What a batch takes is told by the files that Spark writes when it has been planned and when it is over. First the job
+runs alone, then with the others, until the backlog is drained. Also: how long the producer waits for its
+acknowledgements, how fast the backlog is drained, what memory the driver takes, and whether the failing job is told of.
 """
 
 import argparse
@@ -38,6 +39,8 @@ from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
 PER_SECOND = 50
+WARM_SECONDS = 20
+"""By then the code of the driver's Java is compiled."""
 PARTITIONS = 2
 SCHEMA = '{"type": "record", "name": "Row", "fields": [{"name": "number", "type": "long"}, {"name": "text", "type": "string"}]}'
 SETTINGS = """
@@ -95,24 +98,34 @@ def main() -> None:
         alone = dict.fromkeys((f"MAINSTEM_JOBS__{each.upper()}__EVERY" for each in OTHERS), "on demand")
         with running(directory, connection, alone) as (gateway, _):
             schema_id = Registry(f"http://{gateway}").register("b.ticks-value", SCHEMA)
-            with Ticks(connection, schema_id) as ticks:
+            with Ticks(connection, schema_id) as ticks, Batches(directory) as batches:
                 wait_until(lambda: ticks.waits, "the steady job runs", seconds=300)
-                time.sleep(20)  # its code is compiled by then
+                time.sleep(WARM_SECONDS)
                 ticks.forget()
+                batches.forget()
                 time.sleep(arguments.seconds)
-                report.say(f"alone:       {ticks}")
+                report.say(f"alone:       {ticks}; {batches}")
         for topic, records in {"b.stuck": 10, "b.broken": 10, "b.backlog": arguments.records}.items():
             fill(connection, topic, schema_id, records)
-        with running(directory, connection, {}) as (_, process_id), Ticks(connection, schema_id) as ticks:
+        with (
+            running(directory, connection, {}) as (_, process_id),
+            Ticks(connection, schema_id) as ticks,
+            Batches(directory) as batches,
+        ):
             wait_until(lambda: drained(connection), "the backlog is being drained", seconds=300)
             watch = Watch([process_id])
             stack.callback(watch.close)
-            ticks.forget()
             began, before = time.monotonic(), drained(connection)
+            time.sleep(WARM_SECONDS)
+            ticks.forget()
+            batches.forget()
             ends = sum(end_offsets(connection, "b.backlog").values())
+            assert drained(connection) < ends, (
+                "the backlog is drained before anything was measured: take more --records"
+            )
             wait_until(lambda: drained(connection) >= ends, "the backlog is drained", seconds=3600)
             took = time.monotonic() - began
-            report.say(f"with others: {ticks}")
+            report.say(f"with others: {ticks}; {batches}")
             rate, used = (ends - before) / took, watch.used()
             report.say(f"{arguments.records:,} records drained at {rate:,.0f}/s; {used.memory:,.0f} MB at most")
             report.say(states(directory))
@@ -239,6 +252,50 @@ class Ticks:
                     number = avro.decode(value, lambda key: schemas.setdefault(key, OUT))["number"]
                     self.waits.append(now - number / 1e6)
         consumer.close()
+
+
+class Batches:
+    """What the steady job's batches take, from when one is planned until it is over, looked at in a thread of its own:
+    Spark keeps the files of the last ones alone.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._checkpoint = directory / "data" / "jobs" / "steady@1" / "checkpoint"
+        self._seconds: dict[str, float] = {}
+        self._known: set[str] = set()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def forget(self) -> None:
+        """What was measured so far."""
+        self._see()
+        self._known, self._seconds = set(self._seconds), {}
+
+    def __enter__(self) -> "Batches":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def __str__(self) -> str:
+        found = sorted(self._seconds.values())
+        if not found:
+            return "no batch"
+        p99 = found[int(len(found) * 0.99)]
+        return f"{len(found):,} batches of p50 {statistics.median(found) * 1000:.0f} ms, p99 {p99 * 1000:.0f} ms"
+
+    def _look(self) -> None:
+        while not self._over.wait(1):
+            self._see()
+
+    def _see(self) -> None:
+        for over in (self._checkpoint / "commits").glob("[0-9]*"):
+            with contextlib.suppress(FileNotFoundError):
+                if over.name not in self._known:
+                    planned = (self._checkpoint / "offsets" / over.name).stat().st_mtime
+                    self._seconds[over.name] = over.stat().st_mtime - planned
 
 
 OUT = '{"type": "record", "name": "steady", "namespace": "b", "fields": [{"name": "number", "type": ["null", "long"], "default": null}]}'

@@ -288,20 +288,14 @@ def table(servers: list[Server], names: Sequence[str] = ("mainstem", "Apache Kaf
     """Medians side by side with their spread, and the first divided by the second; of one server, its alone."""
     if len(servers) == 1:
         width = max(map(len, servers[0].measured))
-        lines = ((what, statistics.median(values), values) for what, values in servers[0].measured.items())
-        return "\n".join(
-            f"{what:<{width}}  {_figure(middle):>12} ({_figure(min(values))}–{_figure(max(values))})"
-            for what, middle, values in lines
-        )
+        return "\n".join(f"{what:<{width}}  {_told(values):>12}" for what, values in servers[0].measured.items())
     ours, kafka = servers
     rows: list[tuple[str, ...]] = [("", *names, "ratio")]
     for what in (what for what in ours.measured if what in kafka.measured):
         values = [server.measured[what] for server in (ours, kafka)]
         middle = [statistics.median(one) for one in values]
-        cells = [_figure(m) for m in middle]
-        spread = [f" ({_figure(min(one))}–{_figure(max(one))})" if len(one) > 1 else "" for one in values]
         ratio = middle[0] / middle[1] if middle[1] else float("nan")
-        rows.append((what, *(c + s for c, s in zip(cells, spread, strict=True)), f"{ratio:.2f}"))
+        rows.append((what, *map(_told, values), f"{ratio:.2f}"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join([row[0].ljust(widths[0]), *(c.rjust(width) for c, width in zip(row[1:], widths[1:], strict=True))])
@@ -309,8 +303,13 @@ def table(servers: list[Server], names: Sequence[str] = ("mainstem", "Apache Kaf
     )
 
 
-def _figure(value: float) -> str:
-    return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
+def _told(values: Sequence[float]) -> str:
+    """The median; of several with the lowest and the highest."""
+    middle, least, most = (
+        f"{each:,.2f}" if each < 100 else f"{each:,.0f}"
+        for each in (statistics.median(values), min(values), max(values))
+    )
+    return middle if len(values) == 1 else f"{middle} ({least}–{most})"
 
 
 @contextmanager

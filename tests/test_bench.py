@@ -74,7 +74,7 @@ def test_the_columns_of_the_table_stay_apart():
     head, produced, started = table([ours, kafka]).splitlines()
     assert len({len(line) for line in (head, produced, started)}) == 1
     assert re.split("  +", produced) == [
-        "produce 100 B (records/s)", "1,234,567 (904,159–10,481,037)", "508,906 (1–12,000,000)", "2.43",
+        "produce 100 B (records/s)", "1,234,567 (904,159–10,481,037)", "508,906 (1.00–12,000,000)", "2.43",
     ]  # fmt: skip
     assert started.split() == ["start", "(s)", "0.10", "4.00", "0.03"]
 
@@ -83,7 +83,7 @@ def test_one_server_alone_has_a_table_too():
     from bench.servers import Server, table
 
     assert table([Server("mainstem", "", 0, measured={"replay (MB/s)": [300.0, 1_500.0, 100.0], "of it": [0.5]})]) == (
-        "replay (MB/s)           300\nof it                  0.50"
+        "replay (MB/s)  300 (100–1,500)\nof it                  0.50"
     )
 
 

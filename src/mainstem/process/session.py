@@ -59,7 +59,7 @@ class SparkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         applications: tables `[spark.applications.NAME]`.
     """
 
-    master: str = "local[4]"
+    master: str = "local[8]"
     driver_memory: str = "1g"
     log_level: str = "ERROR"
     settings: dict[str, str] = {}

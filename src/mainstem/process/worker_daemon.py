@@ -6,9 +6,13 @@ Spark's own daemon imports nothing, as nobody may fork once there are threads th
 0.7 s of a processor and 100 MB for its imports, more than for most batches; and workers come and go: a task that fails
 takes its worker with it, which may have been another job's. What is imported here starts one thread, of an allocator
 that is made for forks (jemalloc in pyarrow).
+
+Workers leave the processors to the driver and the log where these want them: a job that drains a backlog keeps all of
+them busy, and a batch of another one is mostly planning and noting (docs/decisions/jobs.md).
 """
 
 import gc
+import os
 
 import numpy as np  # noqa: F401
 import pandas as pd  # noqa: F401
@@ -17,7 +21,10 @@ from pyspark import daemon
 
 import mainstem.process.sink_task  # noqa: F401
 
+_NICENESS = 10
+
 if __name__ == "__main__":
+    os.nice(_NICENESS)
     gc.collect()
     gc.freeze()  # workers collect after each task: what they have from here stays in memory that they share
     daemon.manager()
