@@ -43,6 +43,7 @@ def test_g2_transactions_version_2_is_finalized(raw):
     served = {each.api_key: each.max_version for each in answer.api_keys}
     assert ("group.version" in finalized) is (68 in served)
     assert ("share.version" in finalized) is (78 in served)
+    assert ("streams.version" in finalized) is (88 in served)
     assert served[0] >= 12, "transactions, version 2, need Produce 12"
 
 
