@@ -108,6 +108,7 @@ class EmbeddedLog:
         from confluent_kafka.admin import AdminClient
 
         from mainstem.client.errors import BrokerUnavailable
+        from mainstem.client.topics import is_not_let_in
 
         told: list[KafkaError] = []
         settings: dict[str, Any] = {"log_level": 0, **self.client, "error_cb": told.append}
@@ -116,13 +117,12 @@ class EmbeddedLog:
         except KafkaException as error:
             raise BadSetting(f"client: {error.args[0].str()}", hint="give what librdkafka's clients take") from None
         done = admin.create_topics([topic], request_timeout=_ADMIN_SECONDS)[topic.topic]
-        refusals = (KafkaError._AUTHENTICATION, KafkaError._SSL)
-        while not wait([done], _POLL_SECONDS).done and not any(each.code() in refusals for each in told):
+        while not wait([done], _POLL_SECONDS).done and not any(map(is_not_let_in, told)):
             admin.poll(0)
         if done.done() and isinstance(failed := done.exception(), KafkaException):
             told.append(failed.args[0])
         for each in told:
-            if each.code() in refusals:
+            if is_not_let_in(each):
                 hint = "what `client=` says of user, password and certificates has to fit the log's own `broker=`"
                 raise BrokerUnavailable(f"{self.bootstrap}: {each.str()}", hint=hint)
         try:

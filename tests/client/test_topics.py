@@ -324,6 +324,16 @@ def test_who_is_not_let_in_is_told_so_at_once(monkeypatch):
         assert "MAINSTEM_SECURITY__PASSWORD" in caught.value.hint
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_that_a_listener_has_no_tls_is_told_at_once():
+    with embedded() as log:
+        began = time.monotonic()
+        with pytest.raises(BrokerUnavailable, match=r"SSL handshake failed.*PLAINTEXT") as caught:
+            list_topics(Connection(log.bootstrap, Security(protocol="SSL")))
+        assert "check [security]" in caught.value.hint
+        assert time.monotonic() - began < 10
+
+
 def test_topics_are_kept_for_ever_unless_the_project_says_otherwise():
     assert topic_settings("stream", {})["retention.ms"] == "-1"
     assert topic_settings("stream", {"retention.ms": "1000"})["retention.ms"] == "1000"

@@ -48,8 +48,6 @@ _ELECTION = (
 """Of one broker, while another becomes the leader or whoever asks has not heard of it."""
 _NO_ANSWER = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
 _PASSING = (*_ELECTION, *_NO_ANSWER)
-_NOT_LET_IN = (KafkaError._AUTHENTICATION, KafkaError._SSL)
-_NO_TLS_THERE = "SSL handshake failed"  # as a failure of the connection; a wrong authority has a code of its own
 _SECURITY_HINT = "check [security] of the project's mainstem.toml, and MAINSTEM_SECURITY__PASSWORD"
 _told: dict[Connection, KafkaError] = {}
 """What a log's client was told last of its connections: a request says only that it got no answer."""
@@ -91,6 +89,13 @@ def admin(connection: Connection) -> AdminClient:
         return AdminClient(settings | {"error_cb": partial(_hear, connection)})
     except KafkaException as error:
         raise UserError(f"{connection.bootstrap}: {error.args[0].str()}", hint=_SECURITY_HINT) from None
+
+
+def is_not_let_in(told: KafkaError) -> bool:
+    """Whether a client was told that it is the wrong user, or the certificates are wrong, or there is no TLS: it would
+    try again for ever.
+    """
+    return told.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL) or "SSL handshake failed" in told.str()
 
 
 def _hear(connection: Connection, error: KafkaError) -> None:
@@ -515,7 +520,7 @@ def _metadata(connection: Connection) -> Any:
         except KafkaException as error:
             client.poll(0)  # what it was told meanwhile
             told = _told.get(connection)
-            if told is not None and (told.code() in _NOT_LET_IN or _NO_TLS_THERE in told.str()):
+            if told is not None and is_not_let_in(told):
                 raise BrokerUnavailable(f"{connection.bootstrap}: {told.str()}", hint=_SECURITY_HINT) from error
             admin.cache_clear()  # it may wait for a broker that is gone; a new client asks those that are there
             if error.args[0].code() not in _NO_ANSWER or left < attempt:
