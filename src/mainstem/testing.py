@@ -498,12 +498,12 @@ class StatefulJob(TestedJob):
     def _watermark(self) -> int:
         """In ms since 1970; 0 before the first row."""
         progress = self._last_progress()
-        text = progress["eventTime"].get("watermark") if progress else None
+        text = progress.get("eventTime", {}).get("watermark")
         return int(datetime.fromisoformat(text).timestamp() * 1000) if text else 0
 
     def _windows_left(self) -> bool:
         progress = self._last_progress()
-        return bool(progress) and any(each["numRowsTotal"] for each in progress["stateOperators"])
+        return any(each["numRowsTotal"] for each in progress.get("stateOperators", ()))
 
     def _last_progress(self) -> dict[str, Any]:
         """Nothing before the first batch."""

@@ -85,14 +85,14 @@ def test_people_see_columns_and_who_stands_at_both_ends(project, planned):
 def test_people_see_what_is_promised_of_each_row_and_what_spark_has_no_room_for(project, planned):
     realtime = JOBS.replace('key="number"', 'key="number", latency="realtime"')
     (project / "jobs.py").write_text(realtime)
-    (project / "mainstem.toml").write_text("[topics.orders]\npartitions = 4\n")
+    (project / "mainstem.toml").write_text("[topics.orders]\npartitions = 8\n")
     said = planned(project)
     assert (
         "big_orders: each row comes at least once: after a crash or a stop the rows of up to 30 seconds come again"
         in said
     )
-    assert 'set master = "local[5]", or more, under [spark]' in said
-    (project / "mainstem.toml").write_text("[topics.orders]\npartitions = 4\n[spark]\nmaster = 'local[5]'\n")
+    assert 'set master = "local[9]", or more, under [spark]' in said
+    (project / "mainstem.toml").write_text("[topics.orders]\npartitions = 8\n[spark]\nmaster = 'local[9]'\n")
     assert "REFUSED" not in planned(project)
 
 

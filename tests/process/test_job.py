@@ -35,7 +35,8 @@ def test_it_says_how_long_a_batch_took_and_how_large_its_state_is(
     run_until(driver, lambda: totals.figures().get("state_rows") == 2 and "batch_ms" in copied.figures())
     figures = totals.figures()
     assert 0 < figures["rows_ms"] + figures["commit_ms"] <= figures["batch_ms"]
-    assert (figures["rows"], figures["state_memory_bytes"] > 0) == (2, True)
+    assert figures["state_memory_bytes"] > 0
+    assert copied.figures()["rows"] == 2  # the last batch of the other may be one that had only its watermark to move
     assert "state_rows" not in copied.figures()
 
 

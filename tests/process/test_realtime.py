@@ -246,7 +246,7 @@ def test_a_kill_loses_nothing_and_what_it_repeats_is_what_was_not_noted(
 def test_it_starts_only_where_there_is_room_and_others_run_beside_it(
     spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
 ):
-    project = write_project(tmp_path / "project", shop, jobs_of("roomy"), f'[topics."{shop}.wide"]\npartitions = 4\n')
+    project = write_project(tmp_path / "project", shop, jobs_of("roomy"), f'[topics."{shop}.wide"]\npartitions = 8\n')
     (project / "jobs.py").write_text(
         (project / "jobs.py").read_text()
         + dedent(f"""
@@ -264,9 +264,9 @@ def test_it_starts_only_where_there_is_room_and_others_run_beside_it(
     written = [f"{shop}.fast", f"{shop}.slow"]
     run_until(driver, lambda: all(ids(log_connection, topic) == [1] for topic in written), refused=["roomy_wide@1"])
     failure = driver.retries.failed["roomy_wide@1"]
-    assert "(roomy_fast@1 2, roomy_wide@1 4)" in failure.error
-    assert "expected room for 7 tasks at a time, found 4" in failure.error
-    assert 'set master = "local[7]"' in failure.hint
+    assert "(roomy_fast@1 2, roomy_wide@1 8)" in failure.error
+    assert "expected room for 11 tasks at a time, found 8" in failure.error
+    assert 'set master = "local[11]"' in failure.hint
     assert not (tmp_path / "data" / "jobs" / "roomy_wide@1" / "job.json").exists()
 
 
