@@ -157,6 +157,19 @@ def test_answers_leave_in_the_order_of_the_requests(mainstem_log):
         assert raw.receive(3, 4).topics == ()
 
 
+def test_wrong_bytes_behind_a_long_poll_end_the_connection_before_the_poll(mainstem_log, monkeypatch):
+    """Nobody reads on, so nobody saw that the client had gone: for as long as the poll took, 24 days at most."""
+    monkeypatch.setattr("mainstem.broker.connection.GOOD_BYE_SECONDS", 0.3)
+    topic = mainstem_log.create_topic("polled") or "polled"
+    wanted = [{"topic": topic, "partitions": [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1_000}]}]
+    poll = frame(1, 4, 1, {"max_wait": 2**31 - 1, "min_bytes": 1 << 30, "max_bytes": 1 << 30, "topics": wanted})
+    with connect(mainstem_log) as client:
+        client.sendall(poll + struct.pack(">i", -1))
+        began = time.monotonic()
+        assert is_closed(client)
+        assert time.monotonic() - began < 10
+
+
 @pytest.mark.parametrize("wrong", [struct.pack(">i", -1), frame(18, 0, 2, {})[:4] + b"\x7f\x7f" + bytes(8)])
 @pytest.mark.parametrize("behind", [frame(18, 0, 1, {}), frame(3, 9, 1, {"topics": None}, flexible=True)])
 def test_what_was_asked_before_wrong_bytes_is_answered(mainstem_log, wrong, behind):

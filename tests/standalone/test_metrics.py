@@ -148,6 +148,24 @@ def test_each_is_on_the_page_and_no_other():
     assert listed == {f"{name}_total" if kind == "counter" else name: kind for name, kind in there.items()}
 
 
+def test_an_answer_that_takes_long_is_for_the_next_who_asks(connection, data, monkeypatch):
+    """Each came too late, was thrown away, and the log was told to be down for good."""
+
+    def slow(*arguments):
+        time.sleep(0 if arguments[1] is None else 0.6)
+        return overview(*arguments)
+
+    monkeypatch.setattr(module, "overview", slow)
+    monkeypatch.setattr(module, "LOG_SECONDS", 0.3)
+    monkeypatch.setattr(module, "FRESH_SECONDS", 0.1)
+    with served(gateway(connection, data).app) as url:
+        told = []
+        for _ in range(4):
+            told.append(samples(httpx.get(f"{url}/metrics").text)[("log_up",)])
+            time.sleep(0.8)
+    assert told == [0, 1, 0, 1]
+
+
 def test_without_the_log_what_the_node_knows_is_told_before_a_scrape_is_given_up(connection, data, log):
     with served(gateway(connection, data).app) as url:
         assert samples(httpx.get(f"{url}/metrics").text)[("log_up",)] == 1

@@ -87,7 +87,7 @@ class Connection(asyncio.BufferedProtocol):
         """Its address, as Kafka writes it: `/127.0.0.1`."""
         self.was_made = False
         """The handshake is over; `connection_lost` will come."""
-        self._counts = True
+        self._counts, self._gives_way = True, False
         self.takes_slices = False
         """Answers may have parts of files in them: nothing is encrypted."""
         self.client_software = ("", "")  # name and version, once ApiVersions has told them (KIP-511)
@@ -217,10 +217,16 @@ class Connection(asyncio.BufferedProtocol):
             self._drained.set_result(None)
 
     def count_no_more(self) -> None:
-        """Its place among the connections is free, from the first call on."""
+        """Its socket is gone, from the first call on."""
         if self._counts:
             self._counts = False
-            self.broker.admission.leave(self.client_host)
+            self.broker.admission.leave(self.client_host, gave_way=self._gives_way)
+
+    def give_way(self) -> None:
+        """It is cut off in its handshake: another client may have its place."""
+        if self._counts and not self._gives_way:
+            self._gives_way = True
+            self.broker.admission.gives_way()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._arriving is not None:
@@ -243,7 +249,7 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._split_scratch(len(self._size_begun) + nbytes)
         except MalformedFrame as error:
-            self._malformed = error
+            self._end_with(error)
         self._start_requests()
 
     def pause_writing(self) -> None:
@@ -329,7 +335,7 @@ class Connection(asyncio.BufferedProtocol):
                 break
             except MalformedFrame as error:
                 self._requests.clear()
-                self._malformed = error
+                self._end_with(error)
         self._flush()
         if self._malformed is not None and not (self._requests or self._unanswered or self._closing):
             self._refuse(self._malformed)
@@ -470,7 +476,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._unsent:
             self._let_go_of_written()
             if self._closing:
-                self._transport.close()
+                self._close_transport()
         if self._unsent or self._requests:
             self._flush_soon()
 
@@ -527,6 +533,15 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
+    def _end_with(self, error: MalformedFrame) -> None:
+        """What comes is no request: the connection ends when what was asked before is answered, or some time later,
+        since nobody reads from here on whether the client is still there.
+        """
+        if self._malformed is None:
+            self._malformed = error
+            timer = self._loop.call_later(GOOD_BYE_SECONDS, self._refuse, error)
+            self.on_close.add(timer.cancel)
+
     def _refuse(self, error: MainstemError) -> None:
         log.info("connection_refused", client=self.client_host, reason=str(error))
         self._flush()  # what was answered before
@@ -578,6 +593,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._unsent:
             self._flush_soon()  # a part in a turn, then it is closed
         else:
+            self._close_transport()
+
+    def _close_transport(self) -> None:
+        if not self._transport.is_closing():  # told a second time, that of asyncio for TLS knows nothing any more
             self._transport.close()
 
     def end(self) -> None:

@@ -1,13 +1,14 @@
 """Who is in the handshake of TLS, and who waits to begin it, on all listeners together. No I/O.
 
 A handshake costs memory before anybody is known, so at most `MOST` are under way at a time; more clients wait, each for
-the price of a descriptor. One that means it is done in milliseconds, once it has begun. So
+the price of a descriptor. One that means it is done in well under a second once it has begun, also while all the others
+are. So
 
 - a client of an address that has fewer of them takes the place of the oldest of the address that has most;
-- where somebody waits, one that is older than a second is cut off;
+- where somebody waits, one that is older than two seconds is cut off;
 - of more than `MOST_WAITING`, the last of the address that has most of them is cut off.
 
-Whoever opens connections and says nothing keeps no other address out, and his own for a second.
+Whoever opens connections and says nothing keeps no other address out, and his own for two seconds.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,9 +17,9 @@ from typing import Final, Protocol
 
 from mainstem.core import Clock
 
-MOST: Final = 256
+MOST: Final = 128
 MOST_WAITING: Final = 1_024
-PATIENCE_SECONDS: Final = 1.0
+PATIENCE_SECONDS: Final = 2.0  # all of them take half a second of a processor with a key of 4,096 bits
 _SECONDS_BETWEEN_LOOKS: Final = 0.2
 
 
@@ -40,7 +41,7 @@ class Arrival(Protocol):
         ...
 
     def cut_off(self) -> None:
-        """Close its socket, whether or not it has begun."""
+        """Close its socket, or have it closed where it has begun."""
         ...
 
 
@@ -83,8 +84,8 @@ class Handshakes:
         return self._take_place(host, also_old=True)
 
     def _take_place(self, host: str, *, also_old: bool) -> bool:
-        """Cut off the oldest of the address that has most, if that has more than `host`; or else one that is older than
-        a second.
+        """Cut off the oldest of the address that has most, if that has more than `host`; or else one that has had its
+        time (for whom waits `_look` does that).
         """
         if not self._under_way:
             return False

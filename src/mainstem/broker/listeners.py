@@ -148,6 +148,8 @@ class Listener:
     def _accept(self, listening: socket.socket) -> None:
         loop = self._broker.loop
         for _ in range(_MOST_AT_ONCE):
+            if self._broker.admission.is_turning_over:
+                return
             try:
                 accepted, client = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -211,11 +213,17 @@ class _Arrival:
         task.add_done_callback(partial(self._is_over, self._connection))
 
     def cut_off(self) -> None:
+        """Close the socket of one that waits. One that has begun is told by its own end, a turn or two later: its
+        transport has the descriptor.
+        """
+        log.info(
+            "handshake_cut_off", client=self.host, listener=self._listener.name, begun=self._connection is not None
+        )
         if self._connection is None:
             self.socket.close()
             self._broker.admission.leave(self.host)
             return
-        self._connection.count_no_more()
+        self._connection.give_way()
         # Its handshake fails. A task that is cancelled may have its connection already, and uvloop closes that without
         # a word to it.
         with suppress(OSError):  # the client has gone

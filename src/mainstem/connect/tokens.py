@@ -9,6 +9,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -33,6 +34,8 @@ log = get_logger()
 
 _AGAIN_SECONDS = 1.0
 _STABLE_PAUSE_SECONDS = 0.005
+_NEW_SECONDS = 1.0
+"""So long a source that nobody knows is waited for: what has just been committed is read a little later."""
 
 
 class Tokens:
@@ -47,7 +50,7 @@ class Tokens:
         self._connection = connection
         self._states: dict[str, SourceState] = {}
         self._waiters: dict[asyncio.Future[SourceState], tuple[str, int]] = {}  # source, lsn
-        self._caught_up = asyncio.Event()
+        self._caught_up, self._news = asyncio.Event(), asyncio.Event()
         self._stop = threading.Event()
         self._leaving = Leaving("the gateway")
         self._thread: threading.Thread | None = None
@@ -120,7 +123,7 @@ class Tokens:
                 await asyncio.wait_for(self._caught_up.wait(), seconds)
         except TimeoutError:
             raise NotReached(f"the sources of the log are not read after {seconds:g} s", hint="ask again") from None
-        state = self._states.get(source)
+        state = await self._known(source, min(seconds, _NEW_SECONDS))
         if state is None:
             there = ", ".join(sorted(name for name, each in self._states.items() if _tells_ends(each))) or "none yet"
             raise NoSuchSource(f"source {source!r}: no such source has written to this log", hint=f"there are: {there}")
@@ -145,6 +148,13 @@ class Tokens:
             ) from None
         finally:
             del self._waiters[waiter]
+
+    async def _known(self, source: str, seconds: float) -> SourceState | None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while source not in self._states:
+                    await self._news.wait()
+        return self._states.get(source)
 
     async def until_stable(self, positions: NextOffsets, deadline: float) -> None:
         """Return when every reader sees what lies below `positions`.
@@ -198,6 +208,8 @@ class Tokens:
     def _see(self, found: dict[str, SourceState], caught_up: bool) -> None:
         """In the event loop: new states, in their order."""
         self._states |= found
+        news, self._news = self._news, asyncio.Event()
+        news.set()
         if caught_up:
             self._caught_up.set()
         for waiter, (source, lsn) in self._waiters.items():

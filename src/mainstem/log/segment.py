@@ -419,10 +419,10 @@ class Segment:
     def index_writes(self, state: SegmentState) -> list[IndexWrite]:
         """What brings the look-ups up to `state` to their files; not synced, since they can be rebuilt."""
         # Kafka's tools look for both or neither of these.
-        both = state.time_index.length > 0
+        both = max(state.time_index.length, state.offset_index.length) > 0
         writes = [
             IndexWrite(self.path_of(INDEX), *self.offset_index.save(state.offset_index.length), may_be_empty=both),
-            IndexWrite(self.path_of(TIME_INDEX), *self.time_index.save(state.time_index.length)),
+            IndexWrite(self.path_of(TIME_INDEX), *self.time_index.save(state.time_index.length), may_be_empty=both),
             IndexWrite(self.path_of(TXN_INDEX), 0, encode_aborted(state.aborted)),
         ]
         # Thousands of small segments have no entries: no file either. Where compaction wrote the segment, or left

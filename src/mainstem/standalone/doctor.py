@@ -17,7 +17,7 @@ from mainstem.core import MainstemError, UserError
 from mainstem.standalone.disks import disk_of
 
 EXTRAS: dict[str, tuple[str, ...]] = {
-    "gateway": ("starlette", "uvicorn", "httptools", "fastavro"),
+    "gateway": ("starlette", "uvicorn", "httptools", "fastavro", "prometheus_client"),
     "postgres": ("psycopg2", "fastavro"),
     "spark": ("pyspark", "pyarrow", "pandas", "numpy", "google.protobuf", "deltalake", "fastavro"),
     "serve": ("rocksdict", "tantivy", "duckdb", "pyarrow", "pytz", "starlette", "uvicorn", "httptools", "fastavro"),

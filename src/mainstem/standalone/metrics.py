@@ -53,6 +53,7 @@ class Metrics:
         self._thread = ThreadPoolExecutor(1, "metrics")
         self._seen: asyncio.Future[Overview] | None = None
         self._seen_at = 0.0
+        self._is_late = False  # what was asked for has been given to nobody: it is for the next one who asks
 
     def routes(self) -> Sequence[BaseRoute]:
         return [Route("/metrics", self._answer)]
@@ -70,7 +71,9 @@ class Metrics:
     async def _answer(self, request: Request) -> Response:
         try:
             seen, log_is_up = await asyncio.wait_for(asyncio.shield(self._asked()), LOG_SECONDS), True
+            self._is_late = False
         except (MainstemError, TimeoutError) as error:
+            self._is_late = isinstance(error, TimeoutError)
             log.warning("metrics_without_the_log", error=str(error) or f"no answer within {LOG_SECONDS:.0f} s")
             seen, log_is_up = await asyncio.to_thread(overview, self._data, None), False
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
@@ -81,7 +84,7 @@ class Metrics:
     def _asked(self) -> "asyncio.Future[Overview]":
         """The overview that was asked for last, or the next one where that is too old."""
         is_fresh = self._clock.monotonic() - self._seen_at < FRESH_SECONDS
-        if self._seen is None or (self._seen.done() and not is_fresh):
+        if self._seen is None or (self._seen.done() and not (is_fresh or self._is_late)):
             self._seen = asyncio.get_running_loop().run_in_executor(self._thread, self._read)
         return self._seen
 
