@@ -49,11 +49,20 @@ class Node:
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, kind=None, *_):
         if self.process.poll() is None:  # the test has failed: leave nothing behind
             self.process.kill()
         self.process.wait()
         self.process.stdout.close()
+        if kind is not None:
+            self._tell()
+
+    def _tell(self):
+        """What the processes said last: pytest shows it of a test that has failed."""
+        print("".join(self.lines[-30:]))
+        for path in sorted((self.data / "logs").glob("*")):
+            if path.is_file():
+                print(f"== {path.name}\n" + "".join(path.read_text(errors="replace").splitlines(keepends=True)[-40:]))
 
     @property
     def state(self):
