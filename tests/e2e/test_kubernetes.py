@@ -77,7 +77,7 @@ def test_executors_are_pods_as_the_settings_say_and_run_the_python_of_their_imag
             wait_until(lambda: len(node.values_of("placed")) >= 100, "they are there", seconds=240)
             found = Counter((row["id"], row["place"]) for row in node.values_of("placed"))
             assert found == Counter((number, "north 7") for number in range(100))
-            assert len(api.running) == 2
+            wait_until(lambda: len(api.running) == 2, "both pods run", seconds=60)
             node.stop()
         wait_until(lambda: api.running == [], "no pod is left", seconds=60)
     assert api.tokens == {"Bearer t0ken"}

@@ -23,6 +23,7 @@ from mainstem.process.spark_home import spark_home
 from tests.support.certificates import Authority
 from tests.support.processes import start, stop
 
+_BEGAN = "2026-01-01T00:00:00Z"
 _BACKEND = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
 
 
@@ -71,7 +72,7 @@ class ApiServer:
         with self._lock:
             metadata = made["metadata"]
             metadata |= {"namespace": namespace, "uid": str(uuid.uuid4()), "resourceVersion": "1"}
-            metadata["creationTimestamp"] = "2026-01-01T00:00:00Z"
+            metadata["creationTimestamp"] = _BEGAN
             self._objects[namespace, kind, metadata["name"]] = made
             if kind == "pods":
                 made["status"] = {"phase": "Running", "podIP": "127.0.0.1"}
@@ -80,7 +81,7 @@ class ApiServer:
 
     def find(self, namespace: str, kind: str, labels: dict[str, str]) -> list[dict[str, Any]]:
         with self._lock:
-            mine = [each for (of, what, _), each in self._objects.items() if (of, what) == (namespace, kind)]
+            mine = [self._now(each) for (of, what, _), each in self._objects.items() if (of, what) == (namespace, kind)]
             return [each for each in mine if labels.items() <= each["metadata"].get("labels", {}).items()]
 
     def delete(self, namespace: str, kind: str, name: str) -> dict[str, Any] | None:
@@ -91,7 +92,22 @@ class ApiServer:
             return self._objects.pop((namespace, kind, name), None)
 
     def get(self, namespace: str, kind: str, name: str) -> dict[str, Any] | None:
-        return self._objects.get((namespace, kind, name))
+        with self._lock:
+            found = self._objects.get((namespace, kind, name))
+            return found if found is None else self._now(found)
+
+    def _now(self, made: dict[str, Any]) -> dict[str, Any]:
+        """An object with what became of it: of a pod whose process has ended nobody would make another one."""
+        process = self._processes.get(made["metadata"]["name"])
+        code = None if process is None else process.poll()
+        if code is None:
+            return made
+        (container,) = made["spec"]["containers"]
+        ended = {"exitCode": code, "startedAt": _BEGAN, "finishedAt": _BEGAN}
+        states = [{"name": container["name"], "state": {"terminated": ended}}]
+        return made | {
+            "status": made["status"] | {"phase": "Failed" if code else "Succeeded", "containerStatuses": states}
+        }
 
     def _run(self, pod: dict[str, Any]) -> Any:
         """As `executor)` of the images' entry point, without an image."""
