@@ -11,7 +11,7 @@ import os
 import ssl
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -79,10 +79,10 @@ class ApiServer:
                 self._processes[metadata["name"]] = self._run(made)
         return made
 
-    def find(self, namespace: str, kind: str, labels: dict[str, str]) -> list[dict[str, Any]]:
+    def find(self, namespace: str, kind: str, is_selected: Callable[[dict[str, str]], bool]) -> list[dict[str, Any]]:
         with self._lock:
             mine = [self._now(each) for (of, what, _), each in self._objects.items() if (of, what) == (namespace, kind)]
-            return [each for each in mine if labels.items() <= each["metadata"].get("labels", {}).items()]
+            return [each for each in mine if is_selected(each["metadata"].get("labels", {}))]
 
     def delete(self, namespace: str, kind: str, name: str) -> dict[str, Any] | None:
         with self._lock:
@@ -158,7 +158,7 @@ def _handler(server: ApiServer) -> type[BaseHTTPRequestHandler]:
                 self.end_headers()
                 server.closing.wait()
                 return None
-            found = server.find(namespace, kind, _labels(query))
+            found = server.find(namespace, kind, _selected(query))
             return self._answer(
                 200, {"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": found}
             )
@@ -176,7 +176,9 @@ def _handler(server: ApiServer) -> type[BaseHTTPRequestHandler]:
             namespace, kind, name, query = self._asked()
             self._body()
             names = (
-                [name] if name else [each["metadata"]["name"] for each in server.find(namespace, kind, _labels(query))]
+                [name]
+                if name
+                else [each["metadata"]["name"] for each in server.find(namespace, kind, _selected(query))]
             )
             for each in names:
                 server.delete(namespace, kind, each)
@@ -206,9 +208,19 @@ def _handler(server: ApiServer) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-def _labels(query: dict[str, list[str]]) -> dict[str, str]:
-    given = ",".join(query.get("labelSelector", []))
-    return dict(each.split("=", 1) for each in given.split(",") if "=" in each)
+def _selected(query: dict[str, list[str]]) -> Callable[[dict[str, str]], bool]:
+    """Whether labels are those that a question selects: `a=b`, `a!=b`, `a` and `!a`, all of them."""
+    terms = [each for each in ",".join(query.get("labelSelector", [])).split(",") if each]
+
+    def holds(term: str, labels: dict[str, str]) -> bool:
+        name, _, value = term.partition("=")
+        if name.endswith("!"):
+            return labels.get(name[:-1]) != value
+        if "=" in term:
+            return labels.get(name) == value
+        return term in labels if not term.startswith("!") else term[1:] not in labels
+
+    return lambda labels: all(holds(each, labels) for each in terms)
 
 
 def _status(status: str, code: int) -> dict[str, Any]:
