@@ -61,12 +61,12 @@ class Handshakes:
 
     def arrive(self, arrival: Arrival) -> None:
         """It begins, at once or later, or is cut off."""
-        if _count(self._under_way) < MOST or self._take_place(arrival.host, also_old=False):
+        if _count(self._under_way) < MOST or self._take_place(arrival.host):
             self._begin(arrival)
             return
         self._waiting.setdefault(arrival.host, {})[arrival] = self._clock.monotonic()
         if _count(self._waiting) > MOST_WAITING:
-            self._cut_off(next(reversed(_most(self._waiting))))
+            self._cut_off_last_that_waits()
         self._look_later()
 
     def leave(self, arrival: Arrival) -> None:
@@ -75,28 +75,29 @@ class Handshakes:
         self._begin_next()
 
     def make_room(self, host: str) -> bool:
-        """Cut off one of those that wait, or else one under way whose place a client of `host` may take; whether there
-        was one.
+        """Cut off one of those that wait, or else one under way: of an address that has more than `host`, or one that
+        has had its time; whether there was one.
         """
         if self._waiting:
-            self._cut_off(next(reversed(_most(self._waiting))))
+            self._cut_off_last_that_waits()
             return True
-        return self._take_place(host, also_old=True)
-
-    def _take_place(self, host: str, *, also_old: bool) -> bool:
-        """Cut off the oldest of the address that has most, if that has more than `host`; or else one that has had its
-        time (for whom waits `_look` does that).
-        """
-        if not self._under_way:
-            return False
-        most = _most(self._under_way)
-        if len(self._under_way.get(host, ())) + 1 < len(most):
-            self._cut_off(next(iter(most)))
+        if self._take_place(host):
             return True
-        old = self._old() if also_old else []
+        old = self._old()
         if old:
             self._cut_off(old[0])
         return bool(old)
+
+    def _take_place(self, host: str) -> bool:
+        """Cut off the oldest of the address that has most under way, if that has more than `host`; whether it has."""
+        most = _most(self._under_way)
+        is_greedier = len(self._under_way.get(host, ())) + 1 < len(most)
+        if is_greedier:
+            self._cut_off(next(iter(most)))
+        return is_greedier
+
+    def _cut_off_last_that_waits(self) -> None:
+        self._cut_off(next(reversed(_most(self._waiting))))
 
     def _old(self) -> list[Arrival]:
         """Those under way that have had their time, the oldest first."""
@@ -150,4 +151,4 @@ def _count(by_address: dict[str, dict[Arrival, float]]) -> int:
 
 
 def _most(by_address: dict[str, dict[Arrival, float]]) -> dict[Arrival, float]:
-    return max(by_address.values(), key=len)
+    return max(by_address.values(), key=len, default={})

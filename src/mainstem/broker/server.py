@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _FIRST = (3, 17, 18, 36)  # Metadata, SaslHandshake, ApiVersions, SaslAuthenticate: they need no coordinator
 _GOOD_BYE_SECONDS = 1.0
 _IDLE_CHECK_SECONDS = 10.0
-STRANGERS_SHARE = 8
+_STRANGERS_SHARE = 8
 
 log = get_logger()
 
@@ -120,7 +120,7 @@ class Broker:
             RequestMemory, clock=self.clock, call_soon=self.loop.call_soon, call_later=self.loop.call_later
         )
         self.request_memory = memory(self.config.queued_max_request_bytes)
-        self.strangers_memory = memory(max(self.config.queued_max_request_bytes // STRANGERS_SHARE, 1))
+        self.strangers_memory = memory(max(self.config.queued_max_request_bytes // _STRANGERS_SHARE, 1))
         self.answer_memory = AnswerMemory(4 * self.config.queued_max_request_bytes, self.clock)
         self.handshakes = Handshakes(self.clock, self.loop.call_later)
         self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
