@@ -37,6 +37,25 @@ def test_a_signal_asks_for_a_stop(number):
     assert stop.wait(5)
 
 
+SIGNALLED = """
+import os, signal, threading
+from mainstem.standalone.processes import stop_on_signals
+
+for _ in range(300):
+    stop = stop_on_signals()
+    threading.Timer(0.0002, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    while not stop.wait(0):
+        pass
+"""
+
+
+def test_a_signal_that_meets_the_main_thread_in_its_wait_stops_it_too():
+    """The handler waited for a lock which the main thread held: a process that was stopped as it had just begun stayed
+    until it was killed.
+    """
+    subprocess.run([sys.executable, "-c", SIGNALLED], check=True, timeout=60)
+
+
 STARTING = """
 import sys, time
 from pathlib import Path

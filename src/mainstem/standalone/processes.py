@@ -8,6 +8,7 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -39,10 +40,21 @@ class JavaEnded(Retriable):
 
 
 def stop_on_signals() -> threading.Event:
-    """An event that is set by SIGTERM or SIGINT."""
+    """An event that is set by SIGTERM or SIGINT.
+
+    A thread sets it. A handler runs in the midst of what the main thread does, and would wait for ever for the event's
+    own lock where that is `stop.wait()`; `SimpleQueue.put` is made for such places.
+    """
     stop = threading.Event()
+    signals: SimpleQueue[int] = SimpleQueue()
+
+    def set_on_signal() -> None:
+        signals.get()
+        stop.set()
+
+    threading.Thread(target=set_on_signal, name="stop", daemon=True).start()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, lambda number, _: signals.put(number))
     return stop
 
 
