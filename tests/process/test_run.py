@@ -612,6 +612,7 @@ def test_what_goes_wrong_in_a_batch_is_told_with_the_users_line_and_stops_that_j
     assert failure.details["row"].endswith('"cents": 5000, "at": "2024-05-01 12:02:00"}')
     assert '"id": 3' in failure.details["row"]
     assert failure.details["offsets"].startswith(f"{shop}.orders ")
+    assert failure.hint == "`mainstem job show doubled` shows what it read then"
 
     # It lags alone, and tries again: the other job goes on.
     put_rows(log_connection, live_registry, f"{shop}.orders", ORDERS, [order(4, "ann", 3, 7)], ("customer",))

@@ -198,9 +198,11 @@ class JobDriver:
         """Stop what is left of the job, and tell of it; `_start_waiting` tries it again."""
         if key in self.running:
             self._stop_job(key)
+        told = self._told(key, error)
         if isinstance(error, JobFailed) and error.batch is not None:
             self._failed_batches[key] = error.batch
-        told = self._told(key, error)
+            name, _ = self._configs[key]
+            told.hint = told.hint or f"`mainstem job show {name}` shows what it read then"
         if key in self._hanging:
             told.hint = f"{_HANGS}; {told.hint}" if told.hint else _HANGS
         failure = self.retries.fail(key, told)
