@@ -142,12 +142,14 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _EXECUTORS_JAVA_OPTIONS = "spark.executor.extraJavaOptions"
 # Ten times the JVM's own thresholds: at a start on two cores its optimising compiler takes as much time as all else
 # (docs/decisions/spark-start.md), and a loop that is worth it gets there within the first long batch anyway.
-_LATE_C2 = (
+LATE_C2 = (
     "-XX:Tier4InvocationThreshold=50000",
     "-XX:Tier4MinInvocationThreshold=6000",
     "-XX:Tier4CompileThreshold=150000",
     "-XX:Tier4BackEdgeThreshold=400000",
 )
+NO_C2 = ("-XX:TieredStopAtLevel=1",)
+"""For a session in which nothing runs for long: the first batches take half the time of a processor."""
 # Spark recognises that a batch was interrupted by a regular expression over the message, which goes a few frames deeper
 # with each letter: with the usual stack of 1 MB every stop of a query wrote a thousand lines of StackOverflowError.
 _DEEP = "-Xss16m"
@@ -180,9 +182,17 @@ class SparkNotStarted(UserError):
     """Java or Spark refused what it was started with, or the machine has not enough memory for it."""
 
 
-def start_session(name: str, config: SparkConfig, *, directory: Path) -> "SparkSession":
+def start_session(
+    name: str, config: SparkConfig, *, directory: Path, compilers: Sequence[str] = LATE_C2
+) -> "SparkSession":
     """Start the JVM and the root session. One per process, and one at a time per `directory`: scratch files go below
     it, and those that a killed JVM has left there are deleted.
+
+    Args:
+        name: of the application.
+        config: a local one with Java's options of its own gets none of ours.
+        directory: for what lasts as long as the session.
+        compilers: Java's options for them, `LATE_C2` or `NO_C2`.
 
     Raises:
         NoJava: no Java that can run Spark.
@@ -196,7 +206,7 @@ def start_session(name: str, config: SparkConfig, *, directory: Path) -> "SparkS
     if is_local(config.master) and not config.settings.get(_JAVA_OPTIONS):
         # A killed JVM leaves what it has unpacked there behind: with the scratch files it is gone at the next start.
         temporary = f"-Djava.io.tmpdir={scratch_directory(directory).absolute()}"
-        options = [*_LATE_C2, _DEEP, temporary, *(use_archive(archive) if archive.is_file() else ())]
+        options = [*compilers, _DEEP, temporary, *(use_archive(archive) if archive.is_file() else ())]
         settings[_JAVA_OPTIONS] += f" {shlex.join(options)}"
     os.environ["JAVA_HOME"] = str(java.home)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
