@@ -32,7 +32,7 @@ from mainstem.client import Connection
 from mainstem.client.topics import delete, end_offsets, ensure_internal_topics, ensure_topic
 from mainstem.client.transaction import SharedTransaction
 from mainstem.core import TopicPartition
-from mainstem.process.project import JobConfig
+from mainstem.process.project_config import JobConfig
 from mainstem.process.session import SparkConfig, job_session, start_session
 from tests.support.kafka_cluster import KafkaCluster
 

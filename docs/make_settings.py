@@ -20,7 +20,7 @@ from mainstem.connect.sources.postgres_config import PostgresSourceConfig
 from mainstem.core.documented import documented
 from mainstem.log import LogConfig
 from mainstem.log.config import TopicConfig as KafkaTopicConfig
-from mainstem.process.project import JobConfig, ProjectConfig, TopicConfig
+from mainstem.process.project_config import JobConfig, ProjectConfig, TopicConfig
 from mainstem.process.session import ApplicationConfig, SparkConfig
 from mainstem.process.splice import SpliceConfig
 from mainstem.serve.config import ServeConfig, ViewConfig

@@ -6,7 +6,7 @@ import tomllib
 import pytest
 
 from mainstem.core.config import convert
-from mainstem.process.project import JobConfig
+from mainstem.process.project_config import JobConfig
 from mainstem.process.session import SparkConfig
 from tests.support.repository import ROOT
 

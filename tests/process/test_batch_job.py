@@ -2,7 +2,7 @@
 
 import pytest
 
-from mainstem.process.project import load_job_configs
+from mainstem.process.project_config import load_job_configs
 from tests.support.jobs import driver_of, put_rows, read_rows, run_until
 from tests.support.shop import ORDERS, drivers, order, shop, write_project
 

@@ -11,7 +11,7 @@ from mainstem.client.topics import list_topics
 from mainstem.core import UserError
 from mainstem.process import LocalIndex, changelog, indexed, topic
 from mainstem.process.imports import ship
-from mainstem.process.project import load_job_configs
+from mainstem.process.project_config import load_job_configs
 from tests.support.jobs import driver_of, put_rows, read_rows, run_until
 from tests.support.records import committed
 from tests.support.shop import ORDERS, drivers, order, shop, write_project

@@ -13,7 +13,8 @@ from mainstem.client.topics import delete, ensure_internal_topics, ensure_topic,
 from mainstem.core import SystemClock
 from mainstem.process.another_version import start_another
 from mainstem.process.prepare import InputMissing, _check_sources
-from mainstem.process.project import Input, load_job_configs
+from mainstem.process.project import Input
+from mainstem.process.project_config import load_job_configs
 from mainstem.process.retire import retire
 from mainstem.process.versions import Fixed, assignments, write_fixed
 from tests.support.jobs import driver_of, put_rows, rows_so_far, run_until

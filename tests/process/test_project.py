@@ -7,7 +7,6 @@ import pytest
 
 from mainstem.core.config import BadSetting
 from mainstem.process import BadDeclaration, load_project
-from mainstem.process.project import load_job_configs
 
 JOBS = """
     from mainstem.process import changelog, stream, table, topic
@@ -151,21 +150,6 @@ def test_settings_say_how_topics_and_jobs_are_made(tmp_path):
     assert found.job_config("revenue_hourly").every == "1 second"
 
 
-def test_the_environment_wins_over_the_file(tmp_path):
-    found = load_project(project(tmp_path), environment={"MAINSTEM_JOBS__ENRICHED__EVERY": "3 seconds"})
-    assert found.job_config("enriched").every == "3 seconds"
-
-
-def test_settings_of_jobs_are_read_without_the_code(tmp_path):
-    """A driver that is started again has its own code; what somebody is typing meanwhile must not stop it."""
-    (tmp_path / "mainstem.toml").write_text('[jobs.enriched]\nevery = "5 seconds"\n')
-    (tmp_path / "jobs.py").write_text("def enriched(")
-    assert load_job_configs(tmp_path)["enriched"].every == "5 seconds"
-    (tmp_path / "mainstem.toml").write_text("[jobs.enriched]\nevry = 5\n")
-    with pytest.raises(BadSetting, match=r"mainstem.toml: \[jobs.enriched\]: .*evry"):
-        load_job_configs(tmp_path)
-
-
 def test_jobs_may_be_spread_over_several_files_that_import_each_other(tmp_path):
     settings = '[project]\njobs = ["jobs.py", "more.py"]\n'
     more = """
@@ -247,24 +231,12 @@ def test_a_near_miss_is_suggested(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ("[project]\njob = 'jobs.py'", "unknown field `job`"),
         ("[project]\njobs = 'nothing.py'", "no such file"),
-        ("[topics.weather]\npartitons = 2", "unknown field `partitons`"),
         ("[topics.weather]\nschema = 'nowhere.avsc'", "no such file"),
         ('[topics."shop.orders"]\nkind = "changelog"', "kind = 'changelog', but the code declares 'stream'"),
         ('[topics."shop.orders_enriched"]\nschema = "x.avsc"', "job enriched gives this topic its schema"),
         ('[topics."shop.orders_enriched"]\nkey = "order_id"', "but the code declares ('customer_id',)"),
         ("[jobs.enrched]\nevery = '1 second'", "there is no such job"),
-        ("[jobs.enriched]\nmax_offsets = 1", "[jobs.enriched]: Object contains unknown field `max_offsets`"),
-        (
-            "[jobs.enriched]\nversion = '2/3'",
-            "[jobs.enriched]: expected letters, digits, '.', '_' and '-' in a version",
-        ),
-        ("[jobs.enriched]\nevery = 'often'", "[jobs.enriched]: expected a number and a unit"),
-        ("[[topics]]", "topics: expected tables"),
-        ("[topics.'a b']", "[topics.a b]: expected letters"),
-        ("[topics.a]\npartitions = -1", "[topics.a]: partitions: expected `int` >= 0, found -1"),
-        ("not toml", "not valid TOML"),
     ],
 )
 def test_a_wrong_setting_names_the_setting_and_the_file(tmp_path, settings, message):
@@ -279,8 +251,3 @@ def test_a_project_without_the_usual_file_of_jobs_is_told_how_to_say_so(tmp_path
     with pytest.raises(BadSetting, match=rf"expected jobs in {tmp_path}/jobs\.py, found no such file$") as caught:
         load_project(tmp_path)
     assert "jobs = [] where there are none" in caught.value.hint
-
-
-def test_a_directory_without_settings_is_no_project(tmp_path):
-    with pytest.raises(BadSetting, match="no such file"):
-        load_project(tmp_path)

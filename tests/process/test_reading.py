@@ -8,7 +8,7 @@ from mainstem.client.append import append
 from mainstem.client.connection import Connection
 from mainstem.client.progress import Seen
 from mainstem.client.topics import end_offsets, ensure_topic
-from mainstem.process.project import JobConfig
+from mainstem.process.project_config import JobConfig
 from mainstem.process.reading import BooksMissing, Observed, kafka_options, observed, range_of, stream_of, with_late
 from mainstem.process.session import job_session
 from tests.support.undecided import DECIDED, VISIBLE, undecided

@@ -21,7 +21,7 @@ from mainstem.client.progress import read_marker
 from mainstem.client.topics import admin, end_offsets, ensure_topic
 from mainstem.core import UserError
 from mainstem.process.landing import held_at_one_position
-from mainstem.process.project import load_job_configs
+from mainstem.process.project_config import load_job_configs
 from mainstem.process.realtime import drop_torn_ends, last_ended
 from mainstem.process.restore import restore
 from mainstem.process.retire import retire

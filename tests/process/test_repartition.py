@@ -6,7 +6,7 @@ import pytest
 
 from mainstem.process import batch_job
 from mainstem.process.offsets import read_plan
-from mainstem.process.project import JobConfig
+from mainstem.process.project_config import JobConfig
 from mainstem.process.repartition import Change, change_of
 from mainstem.process.sink import BatchSink
 from mainstem.process.versions import read_fixed

@@ -8,7 +8,7 @@ import pytest
 from mainstem.client.internal import checkpoint_topic
 from mainstem.client.topics import list_topics
 from mainstem.core import UserError
-from mainstem.process.project import JobConfig
+from mainstem.process.project_config import JobConfig
 from mainstem.process.restore import lost_version, restore
 from mainstem.process.retire import retire
 from mainstem.process.sink_checkpoint import Checkpoint

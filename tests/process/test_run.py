@@ -22,7 +22,8 @@ from mainstem.process.another_version import start_another
 from mainstem.process.declare import BadDeclaration
 from mainstem.process.installed import LOCK_FILE
 from mainstem.process.offsets import read_plan
-from mainstem.process.project import JobConfig, load_job_configs, load_project
+from mainstem.process.project import load_project
+from mainstem.process.project_config import JobConfig, load_job_configs
 from mainstem.process.reprocess import reprocess
 from mainstem.process.retire import retire
 from mainstem.process.run import _config, _configs

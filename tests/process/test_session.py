@@ -10,7 +10,7 @@ import pytest
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
-from mainstem.process.project import JobConfig
+from mainstem.process.project_config import JobConfig
 from mainstem.process.session import (
     RULES,
     ApplicationConfig,

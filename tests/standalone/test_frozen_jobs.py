@@ -12,7 +12,7 @@ from mainstem.process import load_project
 from mainstem.process.declare import BadDeclaration, Location
 from mainstem.process.diagnosis import JobFailed
 from mainstem.process.frozen import freeze, version_directory
-from mainstem.process.project import JobConfig
+from mainstem.process.project_config import JobConfig
 from mainstem.process.run import JobDriver
 from mainstem.process.versions import (
     RETIRED_FILE,

@@ -10,7 +10,8 @@ from mainstem.process.declare import Job, Watermark
 from mainstem.process.frozen import Frozen, Version
 from mainstem.process.job_spec import JobSpec
 from mainstem.process.outputs import JobOutput
-from mainstem.process.project import Input, JobConfig
+from mainstem.process.project import Input
+from mainstem.process.project_config import JobConfig
 from mainstem.process.versions import Fixed, output_topic, write_fixed
 
 STATEFUL = Analysis((Result(StructType([]), "at"),), "aggregate", Determinism.PREFIX, "", True, False, 0)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mainstem.client import Connection
 from mainstem.process.offsets import read_plan
-from mainstem.process.project import JobConfig
+from mainstem.process.project_config import JobConfig
 from mainstem.process.session import SparkConfig, job_session, start_session
 from mainstem.process.sink import BatchSink, JobIdentity, OutputTopic
 

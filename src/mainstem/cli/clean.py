@@ -39,7 +39,7 @@ def clean(project: Path, data: Path | None, yes: bool, as_json: bool) -> None:
 
 
 def _clean(project: Path, directory: Path, yes: bool) -> Cleaned:
-    from mainstem.process.project import project_name
+    from mainstem.process.project_config import project_name
     from mainstem.standalone.state import check_project, delete_directory, is_empty
 
     if not directory.exists() or (directory.is_dir() and is_empty(directory)):

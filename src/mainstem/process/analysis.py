@@ -23,10 +23,11 @@ from mainstem.process.frozen import code_of_job
 from mainstem.process.late import Windows, windows_of
 from mainstem.process.local_index import KnownIndexes, running
 from mainstem.process.order import order_lost_by, with_position
-from mainstem.process.plan_nodes import ATTRIBUTE, analyzed, class_of, items_of, nodes_of
+from mainstem.process.plan_nodes import analyzed, class_of, items_of, nodes_of
 from mainstem.process.project import Input
 from mainstem.process.reading import DELETED, HEADERS, OWN, RECORD, REJECTED, with_own
 from mainstem.process.realtime_rules import check_job
+from mainstem.process.state_rules import check_watermark, leaves_out_late, stateful_operator
 from mainstem.process.state_topic import state_table
 from mainstem.process.upgrade import Shape, shape_of
 from mainstem.registry.spark import UnfitType, avro_schema, key_bytes
@@ -46,32 +47,12 @@ ROWS_BETWEEN = (
 """Why totals are not the same topic each time, though they are the same table."""
 OF_ROWS = "every row of the output depends on its input rows alone"
 OF_PYTHON = f"{OF_ROWS}, if its Python functions make each of one row and of nothing else"
-_STATEFUL = {
-    "Aggregate": "an aggregation",
-    "Deduplicate": "dropDuplicates",
-    "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark",
-    "Distinct": "distinct",
-    "FlatMapGroupsWithState": "a state function",
-    "FlatMapGroupsInPandasWithState": "a state function",
-    "TransformWithState": "a state function",
-    "TransformWithStateInPySpark": "a state function",
-    "TransformWithStateInPandas": "a state function",
-}
-_UNBOUNDED = {
-    "Sort": "a sort",
-    "Window": "a window function",
-    "GlobalLimit": "a limit",
-    "LocalLimit": "a limit",
-    "Intersect": "an intersection",
-    "Except": "a difference",
-}
 _OWN_TYPES = {
     REJECTED: ("string", "void"),
     HEADERS: ("array<struct<key:string,value:binary>>",),
     DELETED: ("boolean", "void"),
 }
 """What our own columns of a result are to be, and what they may be besides."""
-_MARK = '"spark.watermarkDelayMs"'
 _DURATION = re.compile(r"cast\(((?:\d+ (?:days|hours|minutes|seconds|weeks)\s?)+) as interval\)|\b(\d{7,17})(?=[ )])")
 
 
@@ -168,7 +149,7 @@ def analyse(
     Raises:
         BadDeclaration: the function fails, or what it asks for cannot run; with the user's file and line.
     """
-    _check_watermark(job, inputs, types)
+    check_watermark(job, inputs, types)
     session = _own_session(spark)
     frames = {
         each.parameter: empty_stream(session, types[each.parameter], job)
@@ -183,8 +164,8 @@ def analyse(
         needs_record = _needs_record(job, inputs, frames, found, directory)
     plans = [analyzed(each) for each in found]
     nodes = [node for plan in plans for node in nodes_of(plan)]
-    stateful = _stateful(job, inputs, nodes)
-    late = stateful is not None and _leaves_out_late(nodes)
+    stateful = stateful_operator(job, inputs, nodes)
+    late = stateful is not None and leaves_out_late(nodes)
     clocks = [clock_of(plan.toString(), began, ended) for plan in plans]
     reasons: list[str | None] = [f"it asks for the time ({clock})" for clock in clocks if clock is not None]
     reasons += [_batch_dependence(job, plan, stateful, inputs, late=late) for plan in plans]
@@ -253,140 +234,6 @@ def empty_stream(spark: "SparkSession", struct: "StructType", job: Job) -> "Data
     columns = [nothing.cast(field.dataType).alias(field.name) for field in with_own(struct).fields]
     rows = rate.select(*columns)
     return rows.withWatermark(job.watermark.column, job.watermark.delay) if job.watermark else rows
-
-
-def _check_watermark(job: Job, inputs: Sequence[Input], types: Mapping[str, "StructType"]) -> None:
-    from pyspark.sql.types import TimestampType
-
-    if job.watermark is None:
-        return
-    for each in inputs:
-        struct = types[each.parameter]
-        if each.kind == "stream":
-            column = job.watermark.column
-            if column not in struct.fieldNames():
-                raise BadDeclaration(
-                    job.location,
-                    f"{job.name}: the watermark's column {column!r} is not among those of {each.parameter}: "
-                    f"{', '.join(struct.fieldNames())}",
-                )
-            if not isinstance(struct[column].dataType, TimestampType):
-                raise BadDeclaration(
-                    job.location,
-                    f"{job.name}: the watermark's column {column!r} is {struct[column].dataType.simpleString()}, "
-                    "expected timestamp",
-                )
-    delay = milliseconds(job.watermark.delay)
-    if delay is None:
-        raise BadDeclaration(
-            job.location, f"{job.name}: expected a watermark delay like '10 minutes', found {job.watermark.delay!r}"
-        )
-
-
-def _stateful(job: Job, inputs: Sequence[Input], nodes: Sequence[Any]) -> str | None:
-    """The one operator that keeps state over batches, in words."""
-    found: list[str] = []
-    unbounded = False
-    for node in nodes:
-        if not node.isStreaming():
-            continue
-        name = str(node.nodeName())
-        if name == "Sort" and not getattr(node, "global")():  # within each partition
-            continue
-        if name in _UNBOUNDED:
-            raise BadDeclaration(
-                job.location,
-                f"{job.name}: {_UNBOUNDED[name]} over a stream never ends",
-                hint="apply it in a reader of the result",
-            )
-        if name == "Join" and node.left().isStreaming() and node.right().isStreaming():
-            found.append("a join of two streams")
-        elif name in _STATEFUL:
-            _check_compared(job, name, node)
-            found.append(_STATEFUL[name])
-            # Totals of a key: a row of state for each row of the table, as large as that.
-            totals = name == "Aggregate" and job.emit == "changes"
-            unbounded = unbounded or not (totals or _is_bounded(name, node))
-    if not found:
-        return None
-    if job.also:
-        raise BadDeclaration(
-            job.location,
-            f"{job.name}: keeps state in {found[0]}, and writes {len(job.topics)} topics",
-            hint="write one topic, and part its rows in a job of its own: the log connects them",
-        )
-    if len(found) > 1:
-        raise BadDeclaration(
-            job.location,
-            f"{job.name}: keeps state in {' and in '.join(found)}; a job has one such operator",
-            hint="make two jobs of it: the log connects them",
-        )
-    tables = [each.parameter for each in inputs if each.kind == "changelog"]
-    if tables:
-        raise BadDeclaration(
-            job.location,
-            f"{job.name}: {found[0]} together with a table ({', '.join(tables)}), which is pinned per batch",
-            hint="join in a job of its own, and read its output here",
-        )
-    if job.watermark is None:
-        raise BadDeclaration(
-            job.location,
-            f"{job.name}: {found[0]} keeps state, and without a watermark it keeps it for ever",
-            hint='add watermark=("column of the event time", "10 minutes")',
-        )
-    if unbounded:
-        column = job.watermark.column
-        raise BadDeclaration(
-            job.location,
-            f"{job.name}: {found[0]} whose columns hold neither {column!r} nor a window of it keeps its state for ever",
-            hint=f"add F.window({column!r}, …) itself, not only its start or end, to what it groups by"
-            if found[0] == _STATEFUL["Aggregate"]
-            else f"add {column!r} to the columns that must be equal, or use dropDuplicatesWithinWatermark",
-        )
-    return found[0]
-
-
-def _check_compared(job: Job, name: str, node: Any) -> None:
-    """Refuse to look for rows that are equal in all columns, our own among them: each has another position."""
-    if name == "Distinct":
-        compared = node.output()
-    elif name.startswith("Deduplicate"):
-        compared = node.keys()
-    else:
-        return
-    if own := [each.name() for each in items_of(compared) if each.name() in OWN]:
-        raise BadDeclaration(
-            job.location,
-            f"{job.name}: {_STATEFUL[name]} compares all columns, and no two rows have the same {own[0]}",
-            hint='name the columns that are to be equal, dropDuplicates(["id"]), or select them first',
-        )
-
-
-def _is_bounded(name: str, node: Any) -> bool:
-    """Whether the watermark removes what an aggregation or a dropDuplicates keeps: Spark asks the columns for its mark.
-
-    Spark itself refuses such an aggregation where `emit` is `final`, and only once it is started.
-    """
-    if name not in ("Aggregate", "Deduplicate", "Distinct"):
-        return True
-    columns = (
-        node.groupingExpressions() if name == "Aggregate" else node.keys() if name == "Deduplicate" else node.output()
-    )
-    return any(_MARK in each.metadata().json() for each in items_of(columns) if class_of(each) == ATTRIBUTE)
-
-
-def _leaves_out_late(nodes: Sequence[Any]) -> bool:
-    """Whether rows behind the watermark are left out by what keeps state: not where it asks for no time of theirs."""
-    for node in nodes:
-        name = str(node.nodeName())
-        if not node.isStreaming() or name not in _STATEFUL:
-            continue
-        if name.startswith("TransformWithState"):
-            return "EventTime" in node.timeMode().toString()
-        if name.startswith("FlatMapGroups"):
-            return "EventTime" in node.timeout().toString()
-        return name != "Aggregate" or _is_bounded(name, node)
-    return True  # a join of two streams
 
 
 def _reads_again(job: Job, inputs: Sequence[Input], nodes: Sequence[Any], stateful: str | None) -> bool:

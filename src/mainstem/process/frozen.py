@@ -31,7 +31,8 @@ from mainstem.core.prepared import prepared
 from mainstem.process.declare import Location
 from mainstem.process.imports import import_from, places_of
 from mainstem.process.job_code import ProjectCode
-from mainstem.process.project import JOBS, Project, load_project
+from mainstem.process.project import Project, load_project
+from mainstem.process.project_config import JOBS
 
 _SOURCES = frozenset({".py", ".avsc", ".sql", ".json", ".toml", ".csv", ".txt"})
 _LEFT_OUT = frozenset({"__pycache__", "node_modules", "data", "tests"})

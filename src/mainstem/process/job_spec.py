@@ -16,7 +16,8 @@ from mainstem.process.frozen import Version
 from mainstem.process.identity import SameTopics
 from mainstem.process.job_indexes import JobIndexes
 from mainstem.process.outputs import JobOutput, Quarantine
-from mainstem.process.project import Input, JobConfig
+from mainstem.process.project import Input
+from mainstem.process.project_config import JobConfig
 from mainstem.process.reading import reads_of
 from mainstem.process.session import is_local
 from mainstem.process.sink import BatchSink, JobIdentity, OutputTopic

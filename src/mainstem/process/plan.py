@@ -15,7 +15,8 @@ from mainstem.process.another_version import instead_of_retired
 from mainstem.process.declare import Job
 from mainstem.process.frozen import code_hash
 from mainstem.process.prepare import input_type, nobody_writes
-from mainstem.process.project import JobConfig, Project, TopicSpec
+from mainstem.process.project import Project, TopicSpec
+from mainstem.process.project_config import JobConfig
 from mainstem.process.realtime_rules import EXACTLY_ONCE, check_settings, check_tasks, guarantee_of, tasks_of
 from mainstem.process.session import job_session
 from mainstem.process.topics import read_schema

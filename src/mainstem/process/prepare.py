@@ -18,7 +18,8 @@ from mainstem.process.identity import lost_input, lost_output, used_topics
 from mainstem.process.installed import write_lock
 from mainstem.process.job_spec import JobSpec
 from mainstem.process.outputs import JobOutput
-from mainstem.process.project import Input, JobConfig, Project
+from mainstem.process.project import Input, Project
+from mainstem.process.project_config import JobConfig
 from mainstem.process.realtime_rules import check_settings
 from mainstem.process.session import job_session
 from mainstem.process.tables import table_type

@@ -13,7 +13,8 @@ from mainstem.core import UserError
 from mainstem.process.declare import BadDeclaration, Job
 from mainstem.process.durations import milliseconds
 from mainstem.process.plan_nodes import class_of, nodes_of
-from mainstem.process.project import Input, JobConfig
+from mainstem.process.project import Input
+from mainstem.process.project_config import JobConfig
 from mainstem.process.reading import REJECTED
 
 if TYPE_CHECKING:

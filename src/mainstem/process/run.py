@@ -31,7 +31,8 @@ from mainstem.process.job import RunningJob
 from mainstem.process.job_spec import JobSpec
 from mainstem.process.landing import Lander
 from mainstem.process.prepare import InputMissing, Preparer
-from mainstem.process.project import JobConfig, Project
+from mainstem.process.project import Project
+from mainstem.process.project_config import JobConfig
 from mainstem.process.realtime import RealtimeJob, room_of
 from mainstem.process.realtime_rules import check_tasks, tasks_of, without_realtime
 from mainstem.process.retries import Retries

@@ -23,7 +23,7 @@ from mainstem.process.spark_home import spark_home
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from mainstem.process.project import JobConfig
+    from mainstem.process.project_config import JobConfig
 
 
 class ApplicationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -25,7 +25,8 @@ from mainstem.core.logging import get_logger
 from mainstem.core.prepared import prepared
 from mainstem.process.another_version import instead_of_retired
 from mainstem.process.frozen import Comparison, Version, changed_since, check_whole, freeze, version_directory
-from mainstem.process.project import JobConfig, Project, load_project
+from mainstem.process.project import Project, load_project
+from mainstem.process.project_config import JobConfig
 
 log = get_logger()
 

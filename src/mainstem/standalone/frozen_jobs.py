@@ -16,7 +16,8 @@ from mainstem.core.locks import DirectoryInUse, DirectoryLock
 from mainstem.core.logging import get_logger
 from mainstem.core.task import TaskState
 from mainstem.process.frozen import Version, load_version, open_version, version_directory
-from mainstem.process.project import JobConfig, Project, project_name
+from mainstem.process.project import Project
+from mainstem.process.project_config import JobConfig, project_name
 from mainstem.process.retries import Retries
 from mainstem.process.versions import (
     application_of,

@@ -75,7 +75,7 @@ def run_gateway(project: Path, bootstrap: str, gateway: str, data: Path) -> None
     from mainstem.connect import gateway as room
     from mainstem.dash.app import Dashboard
     from mainstem.dash.nodes import Nodes
-    from mainstem.process.project import project_name
+    from mainstem.process.project_config import project_name
     from mainstem.standalone.dashboard import dashboard_state
     from mainstem.standalone.dashboard_commands import DashboardCommands
     from mainstem.standalone.metrics import Metrics
@@ -220,7 +220,8 @@ def _drive(
     from mainstem.connect.sinks.delta_views import Views
     from mainstem.process.frozen import Version
     from mainstem.process.imports import link_for_workers
-    from mainstem.process.project import Project, load_job_configs
+    from mainstem.process.project import Project
+    from mainstem.process.project_config import load_job_configs
     from mainstem.process.run import JobDriver
     from mainstem.process.session import has_ended, start_session, stop_session, worker_imports
     from mainstem.registry.client import Registry

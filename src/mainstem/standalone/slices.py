@@ -8,7 +8,8 @@ from mainstem.client.internal import job_key
 from mainstem.core import SystemClock, UserError
 from mainstem.core.locks import DirectoryLock
 from mainstem.process.frozen import code_hash, freeze, load_version, open_version
-from mainstem.process.project import load_job_configs, load_project
+from mainstem.process.project import load_project
+from mainstem.process.project_config import load_job_configs
 from mainstem.process.slices import SLICES, Slice, SliceResult, SliceRunner
 from mainstem.process.versions import FIRST, is_retired, read_fixed
 

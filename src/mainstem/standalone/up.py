@@ -29,7 +29,7 @@ from mainstem.process import Project, load_project
 from mainstem.process.frozen import code_hash, freeze
 from mainstem.process.installed import other_packages
 from mainstem.process.jars import absent_jars, spark_jars
-from mainstem.process.project import load_job_configs
+from mainstem.process.project_config import load_job_configs
 from mainstem.process.retire import Marks, finish_retired
 from mainstem.process.topics import losses, other_settings, settings_of_topics
 from mainstem.process.versions import Assignment, application_of, asked_versions, assignments, edited, left_over
