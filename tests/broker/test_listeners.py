@@ -24,6 +24,7 @@ from mainstem.records import Record, build_batch
 from tests.support import kafka_tools
 from tests.support.broker import Client, running, until
 from tests.support.certificates import Authority
+from tests.support.key_updates import updates_until_cut_off
 from tests.support.ports import free_port, free_ports
 from tests.support.raw import RawClient
 
@@ -458,3 +459,12 @@ def test_a_client_that_comes_while_the_broker_stops_is_let_go(authority, tmp_pat
 
     run(check())
     gc.collect()  # a transport that was left open says so now
+
+
+def test_a_client_that_has_new_keys_made_without_end_is_cut_off(authority, tmp_path):
+    """Eight megabytes of KeyUpdate from one client, before it was known, held up all others for four seconds."""
+    with mainstem.embedded(broker=BrokerConfig(**tls(authority))) as log:
+        port = int(log.bootstrap.rpartition(":")[2])
+        assert updates_until_cut_off(port, most=1_000) == 1_000, "some are anybody's right"
+        assert updates_until_cut_off(port, most=2_000_000) < 2_000_000
+        Producer({"bootstrap.servers": log.bootstrap, **of_client(authority)}).list_topics(timeout=10)

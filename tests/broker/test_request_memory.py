@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.broker.request_memory import PATIENCE_SECONDS, PROGRESS_BYTES, SMALL_BYTES, RequestMemory
+from mainstem.broker.request_memory import PATIENCE_SECONDS, PROGRESS_BYTES, SHARE, SMALL_BYTES, RequestMemory
 from mainstem.core import ManualClock
 
 UNIT = SMALL_BYTES  # pieces and limits are so many of these: none is small
@@ -18,7 +18,9 @@ class Calls:
         self.later = []
 
     def memory(self, limit):
-        return RequestMemory(limit, self.clock, self.soon.append, lambda _, call: self.later.append(call))
+        """A budget of which one address may have `limit`."""
+        of_all = limit * (SHARE + 1) // SHARE
+        return RequestMemory(of_all, self.clock, self.soon.append, lambda _, call: self.later.append(call))
 
     def run(self):
         while self.soon:
@@ -36,8 +38,9 @@ class Calls:
 class Connection:
     """Receives a request in pieces, as far as it may read; what was received is held until it is answered."""
 
-    def __init__(self, memory, pieces, *, needs_room=False):
+    def __init__(self, memory, pieces, *, needs_room=False, host="/127.0.0.1"):
         self.memory = memory
+        self.client_host = host
         self.pieces = [piece * UNIT for piece in pieces]
         self.needs_room = needs_room  # for the next piece, before it reads on
         self.received = 0
@@ -69,18 +72,18 @@ class Connection:
 
     def abort(self):
         self.is_cut_off = True
-        self.memory.give(self.received)
+        self.memory.give(self.received, self.client_host)
         self.memory.leave(self)
 
     def receive(self):
         piece = self.pieces.pop(0)
         self.received += piece
-        self.memory.take(piece)
+        self.memory.take(piece, self.client_host)
         self.look_again()
 
     def answer(self):
         self.answered = True
-        self.memory.give(self.received)
+        self.memory.give(self.received, self.client_host)
         self.look_again()
 
 
@@ -92,7 +95,6 @@ def test_whoever_waits_is_told_when_there_is_room():
     second.look_again()
     assert not second.reading
     first.answer()
-    assert calls.soon == [first.look_again, second.look_again]
     calls.run()
     assert second.reading
 
@@ -161,7 +163,7 @@ def test_who_has_much_more_to_give_is_not_cut_off_because_nobody_goes_on():
 
 def test_small_requests_are_read_although_the_budget_is_used_up_but_not_without_an_end():
     """Where unfinished requests held all of it nobody could log in, or say that it lives."""
-    memory = Calls().memory(8 * UNIT)
+    memory = Calls().memory(10 * UNIT)
     Connection(memory, [20, 1]).receive()
     small = [Connection(memory, [0.5, 0.25]) for _ in range(4)]
     for each in small:
@@ -241,16 +243,63 @@ def test_who_needs_more_room_than_there_is_waits_for_it_or_for_its_turn():
     assert first.reading
 
 
+def test_who_fills_it_from_one_address_leaves_room_for_others():
+    """Thirty clients of one address kept everybody from logging in, eighty held up everybody's large requests."""
+    calls = Calls()
+    memory = calls.memory(80 * UNIT)
+    greedy = [Connection(memory, [1, 8, 8], host="/10.0.0.5", needs_room=True) for _ in range(40)]
+    for each in greedy:
+        each.receive()
+    for each in greedy * 2:
+        each.look_again()
+        if each.reading and each.pieces:
+            each.receive()
+    assert memory.held <= 80 * UNIT + sum(max(each.pieces, default=0) for each in greedy[:1]), "and one's turn"
+    quiet = [Connection(memory, [], host="/10.0.0.5") for _ in range(100)]
+    for each in quiet:
+        each.look_again()
+    good = Connection(memory, [1, 1, 1], host="/10.0.0.6", needs_room=True)
+    other = Connection(memory, [0.5, 0.25], host="/10.0.0.7")
+    for _ in range(3):
+        good.look_again()
+        assert good.reading
+        good.receive()
+    other.look_again()
+    assert other.reading
+
+
+def test_a_wait_ends_for_those_alone_for_whom_there_is_room_now():
+    calls = Calls()
+    memory = calls.memory(10 * UNIT)
+    held = [Connection(memory, [1]) for _ in range(10)]
+    for each in held:
+        each.receive()
+    waiting = [Connection(memory, [2, 1], needs_room=True) for _ in range(5)]
+    for each in waiting:
+        each.received = 2 * UNIT
+        each.look_again()
+    assert [each.reading for each in waiting] == [True, False, False, False, False], "it is the first one's turn"
+    for each in held[:5]:
+        each.answer()
+    assert len(calls.soon) == 1, "all that became free in a turn is looked at once"
+    calls.run()
+    assert [each.reading for each in waiting] == [True, True, True, False, False]
+
+
 @given(
     requests=st.lists(st.lists(st.integers(1, 20), min_size=1, max_size=5), min_size=1, max_size=8),
     order=st.randoms(use_true_random=False),
     needs_room=st.booleans(),
+    addresses=st.integers(1, 3),
 )
-def test_every_request_arrives_in_the_end(requests, order, needs_room):
+def test_every_request_arrives_in_the_end(requests, order, needs_room, addresses):
     calls = Calls()
     limit = 30
     memory = calls.memory(limit * UNIT)
-    connections = [Connection(memory, pieces, needs_room=needs_room) for pieces in requests]
+    connections = [
+        Connection(memory, pieces, needs_room=needs_room, host=f"/10.0.0.{number % addresses}")
+        for number, pieces in enumerate(requests)
+    ]
     while not all(each.answered for each in connections):
         moves = [each.receive for each in connections if each.pieces and each.reading]
         moves += [each.answer for each in connections if not each.pieces and not each.answered]

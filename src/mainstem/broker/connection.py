@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from ssl import SSLError
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -28,6 +29,8 @@ from mainstem.broker import sending
 from mainstem.broker.answers import Later
 from mainstem.broker.arriving_frame import FIRST_ROOM, ArrivingFrame
 from mainstem.broker.errors import NotYetServed
+from mainstem.broker.gone import GONE
+from mainstem.core.causes import one_line
 from mainstem.core.errors import MainstemError
 from mainstem.core.logging import get_logger
 from mainstem.wire.errors import MalformedFrame
@@ -155,12 +158,14 @@ class Connection(asyncio.BufferedProtocol):
         from mainstem.broker.security.sasl import MOST_REQUESTS_BEFORE, Authentication
 
         self.authentication = Authentication(self)
+        self.broker.strangers.come(self)
         self._memory = self.broker.strangers_memory
         self._most_bytes = min(self.broker.config.sasl_server_max_receive_size, self._most_bytes)
         self._most_requests = min(MOST_REQUESTS_BEFORE, self._most_requests)
 
     def known(self, *, for_good: bool) -> None:
         """The client has said who it is; `for_good`: and need not do so again."""
+        self.broker.strangers.go(self)
         if self._memory is not self.broker.request_memory:
             held = self._held_bytes
             self._hold(-held)
@@ -201,6 +206,8 @@ class Connection(asyncio.BufferedProtocol):
             self.on_close.add(timer.cancel)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if isinstance(exc, SSLError):
+            log.info("connection_failed", client=self.client_host, reason=one_line(exc))
         self._closing = True
         self._requests.clear()
         self._unsent.clear()
@@ -210,9 +217,12 @@ class Connection(asyncio.BufferedProtocol):
         self._answer_memory.give(self._held_answers)
         self._answer_memory.goes_on(self)
         self.broker.connections.discard(self)
+        self.broker.strangers.go(self)
         self.count_no_more()
         for callback in tuple(self.on_close):
             callback()
+        self.on_close.clear()
+        self._transport, self.authentication = GONE, None  # which refer to this
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
 
@@ -223,10 +233,15 @@ class Connection(asyncio.BufferedProtocol):
             self.broker.admission.leave(self.client_host, gave_way=self._gives_way)
 
     def give_way(self) -> None:
-        """It is cut off in its handshake: another client may have its place."""
+        """It is cut off before it is known: another client may have its place."""
         if self._counts and not self._gives_way:
             self._gives_way = True
             self.broker.admission.gives_way()
+
+    def cut_off(self) -> None:
+        """Close the socket at once, in favour of another client."""
+        self.give_way()
+        self.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._arriving is not None:
@@ -296,9 +311,9 @@ class Connection(asyncio.BufferedProtocol):
     def _hold(self, size: int) -> None:
         self._held_bytes += size
         if size > 0:
-            self._memory.take(size)
+            self._memory.take(size, self.client_host)
         else:
-            self._memory.give(-size)
+            self._memory.give(-size, self.client_host)
 
     # --- requests and answers ----------------------------------------------------------------------------------------
 
@@ -549,8 +564,10 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def idle(self) -> bool:
-        """True if no request waits for its answer, or the client takes none; one that has arrived in part is none."""
-        waits = self._unanswered or self._requests or self._unsent
+        """True if no request waits for its answer, or the client takes none; one that has arrived in part is none, nor
+        is one of a client that is over its quota: nobody reads from it, so it may have gone.
+        """
+        waits = self._unanswered or self._unsent or (self._requests and self._muted is None)
         return self._writing_paused or self._transport.is_closing() or not waits
 
     @property

@@ -8,7 +8,8 @@ are. So
 - where somebody waits, one that is older than two seconds is cut off;
 - of more than `MOST_WAITING`, the last of the address that has most of them is cut off.
 
-Whoever opens connections and says nothing keeps no other address out, and his own for two seconds.
+Whoever opens connections and says nothing keeps no other address out, and his own for two seconds with 128 of them, for
+sixteen with as many as may wait.
 """
 
 from collections.abc import Callable, Iterator

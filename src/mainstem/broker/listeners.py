@@ -161,7 +161,7 @@ class Listener:
                 return
             host = f"/{client[0].removeprefix(_IPV4_IN_IPV6)}"
             try:
-                self._broker.admission.enter(host, self._broker.handshakes.make_room)
+                self._broker.admission.enter(host, self._broker.make_room)
             except TooManyConnections as error:
                 log.info("connection_refused", client=host, reason=str(error))
                 accepted.close()

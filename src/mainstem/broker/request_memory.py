@@ -9,12 +9,17 @@ A connection asks before it reads on. Where the budget is used up nobody reads, 
   all be held. It is that of the one that lacks least: who announces fifty megabytes and sends a byte now and then is
   waited for by his like alone.
 
+Clients of one address have at most four times what they leave to others, of the budget and of the places for small
+requests: four fifths, where they are alone. So whoever fills it from one address leaves room for a client of another
+(the dynamic threshold of shared buffers: Choudhury and Hahne, 1998).
+
 Where room is wanted, a client that leaves a request unfinished is cut off: who has sent less than 256 KB of it for ten
 seconds. Who waited meanwhile goes on; but where nobody at all went on, what waits goes too, since most of it may be as
 dead, and each would take its ten seconds: but not those of whom much more is in their socket already. What a client
 announces costs nothing; what it sends costs up to four times as much, as room for more.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -23,12 +28,19 @@ from mainstem.core import Clock
 PATIENCE_SECONDS: Final = 10.0
 PROGRESS_BYTES: Final = 262_144
 SMALL_BYTES: Final = 16_384
+SHARE: Final = 4
+"""Times what is left to others: so much is an address's."""
 _SECONDS_BETWEEN_LOOKS: Final = 1.0
 _MUCH: Final = 65_536  # in a socket; what its client sends beyond that may have no room there
 
 
 class Reader(Protocol):
     """A connection."""
+
+    @property
+    def client_host(self) -> str:
+        """The address that it comes from."""
+        ...
 
     @property
     def arrived_bytes(self) -> int:
@@ -58,6 +70,11 @@ def _would_go_on(reader: Reader) -> bool:
     return reader.unread_bytes >= min(reader.missing_bytes, _MUCH)
 
 
+def _share(of_all: int, taken: int, own: int) -> int:
+    """How much more an address may have that has `own` of the `taken`: with it at most `SHARE` times what is left."""
+    return max((SHARE * (of_all - taken) - own) // (SHARE + 1), 0)
+
+
 class RequestMemory:
     """The budget, and who waits for it. No I/O."""
 
@@ -73,25 +90,31 @@ class RequestMemory:
         self._clock = clock
         self._call_soon = call_soon
         self._call_later = call_later
-        self._waiting: dict[Reader, None] = {}
+        self._held_by: Counter[str] = Counter()  # address
+        self._waiting: dict[Reader, int] = {}  # for so many bytes
         self._favourite: Reader | None = None  # reads its request to the end, whatever is held
-        self._small: set[Reader] = set()  # who may read on a small request, whatever is held
+        self._small: dict[Reader, None] = {}  # who may read on a small request, whatever is held
+        self._small_by: Counter[str] = Counter()  # address
         self._arriving: dict[Reader, tuple[float, int]] = {}  # unfinished: since when it has had so many bytes
-        self._looking = False
+        self._looking = self._waking = False
 
-    def take(self, size: int) -> None:
-        """So many bytes have arrived, or have room made for them."""
+    def take(self, size: int, host: str) -> None:
+        """So many bytes have arrived from an address, or have room made for them."""
         self.held += size
+        self._held_by[host] += size
 
-    def give(self, size: int) -> None:
+    def give(self, size: int, host: str) -> None:
         """So many are free again."""
         self.held -= size
-        if self._waiting and self.held < self.limit:
-            self._wake()
+        self._held_by[host] -= size
+        if not self._held_by[host]:
+            del self._held_by[host]
+        if self._waiting:
+            self._wake_soon()
 
     def room(self, reader: Reader, most: int) -> int:
         """How many bytes more, of `most`, may be held for what it has not sent yet."""
-        return most if self._favourite is reader else min(most, max(self.limit - self.held, 0))
+        return most if self._favourite is reader else min(most, self._free(reader.client_host))
 
     def admits(self, reader: Reader, *, unfinished: bool, holds: int, needs: int = 0) -> bool:
         """May it read on? If not, it is told to look again. `unfinished`: a request has arrived in part; `holds`: bytes
@@ -99,11 +122,12 @@ class RequestMemory:
         """
         if self._favourite is reader and not holds:
             self._dismiss()
-        self._small.discard(reader)
-        if self.held + max(needs, 1) <= self.limit:
+        self._leave_small(reader)
+        if max(needs, 1) <= self._free(reader.client_host):
             admitted = True
-        elif holds < SMALL_BYTES and len(self._small) < self.limit // 4 // SMALL_BYTES:
-            self._small.add(reader)
+        elif holds < SMALL_BYTES and self._has_small(reader.client_host):
+            self._small[reader] = None
+            self._small_by[reader.client_host] += 1
             admitted = True
         else:
             if unfinished and self._favourite is None:
@@ -114,7 +138,7 @@ class RequestMemory:
         if admitted:
             self._waiting.pop(reader, None)
         else:
-            self._waiting[reader] = None
+            self._waiting[reader] = max(needs, 1)
         if not unfinished:
             self._arriving.pop(reader, None)
         elif goes_on or reader not in self._arriving:
@@ -125,18 +149,49 @@ class RequestMemory:
         """The connection is gone, or does not want to read for now."""
         self._waiting.pop(reader, None)
         self._arriving.pop(reader, None)
-        self._small.discard(reader)
+        self._leave_small(reader)
         if self._favourite is reader:
             self._dismiss()
 
+    def _free(self, host: str) -> int:
+        """Bytes that an address may have in addition."""
+        return _share(self.limit, self.held, self._held_by[host])
+
+    def _has_small(self, host: str) -> bool:
+        return _share(self.limit // 4 // SMALL_BYTES, len(self._small), self._small_by[host]) > 0
+
+    def _leave_small(self, reader: Reader) -> None:
+        if reader in self._small:
+            del self._small[reader]
+            self._small_by[reader.client_host] -= 1
+            if not self._small_by[reader.client_host]:
+                del self._small_by[reader.client_host]
+
     def _dismiss(self) -> None:
         self._favourite = None
-        self._wake()
+        for reader in self._in_order():
+            self._call_soon(reader.look_again)
+        self._waiting = {}
+
+    def _wake_soon(self) -> None:
+        """Once in a turn of the loop, however much becomes free in it."""
+        if not self._waking:
+            self._waking = True
+            self._call_soon(self._wake)
 
     def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for reader in sorted(waiting, key=lambda each: each.missing_bytes):
-            self._call_soon(reader.look_again)
+        """Those for whom there is room now."""
+        self._waking = False
+        left: dict[str, int] = {}
+        for reader in self._in_order():
+            host, needs = reader.client_host, self._waiting[reader]
+            if left.setdefault(host, self._free(host)) >= needs:
+                left[host] -= needs
+                del self._waiting[reader]
+                self._call_soon(reader.look_again)
+
+    def _in_order(self) -> list[Reader]:
+        return sorted(self._waiting, key=lambda each: each.missing_bytes)
 
     def _look_later(self) -> None:
         if not self._looking:
@@ -146,7 +201,7 @@ class RequestMemory:
     def _look(self) -> None:
         """Cut off who does not go on, as long as somebody wants the room."""
         self._looking = False
-        if self.held < self.limit:
+        if not self._waiting:
             return
         now = self._clock.monotonic()
         late, somebody_goes_on = [], False

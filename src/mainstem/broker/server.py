@@ -25,6 +25,7 @@ from mainstem.broker.listeners import Listener
 from mainstem.broker.request_memory import RequestMemory
 from mainstem.broker.security.acls import Authorizer
 from mainstem.broker.security.quotas import Quotas
+from mainstem.broker.strangers import Strangers
 from mainstem.broker.topics import Topics
 from mainstem.core import Clock, SystemClock, TopicPartition
 from mainstem.core.address import format_address
@@ -82,6 +83,7 @@ class Broker:
         """What every connection reads into; nothing is left in it when the read is dealt with."""
         most = min(config.max_connections, connections_limit(log.config.open_files))
         self.admission = Admission(most, config.max_connections_per_ip)
+        self.strangers = Strangers()
         self.listeners = [Listener(self, name, each) for name, each in config.all_listeners().items()]
         self.dispatch = Dispatch(self, {})
         self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, self.clock)
@@ -106,6 +108,10 @@ class Broker:
     def port(self) -> int:
         """Its port."""
         return self.listeners[0].port
+
+    def make_room(self, host: str) -> bool:
+        """Cut off a client that is not known yet, in favour of one of another address; whether there was one."""
+        return self.handshakes.make_room(host) or self.strangers.make_room(host)
 
     async def start(self) -> str:
         """Start to serve; returns the address clients connect to, as `host:port`: that of the first listener.

@@ -199,7 +199,7 @@ def test_a_producer_over_its_quota_is_answered_told_and_not_read_from(version):
         alter(raw, entity(client_id="raw"), producer_byte_rate=50_000)
         started = time.monotonic()
         answer = raw.call(0, version, **produce_fields("t", 525_000))
-        assert time.monotonic() - started < 0.4
+        assert time.monotonic() - started < answer.throttle_time.total_seconds(), "it is told before that is over"
         assert 450 < answer.throttle_time.total_seconds() * 1000 < 560
         assert answer.responses[0].partition_responses[0].error_code is Code.none
         raw.call(18, 0)

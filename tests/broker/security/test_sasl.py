@@ -222,6 +222,29 @@ def test_unknown_clients_do_not_keep_known_ones_from_sending(tmp_path):
     asyncio.run(check())
 
 
+def test_an_unknown_client_gives_way_to_one_of_another_address(tmp_path):
+    """Two hundred silent connections kept everybody out where there were descriptors for fewer."""
+
+    async def check() -> None:
+        async with running(tmp_path, SystemClock(), config(max_connections=6)) as broker:
+            silent = [
+                await asyncio.open_connection(broker.host, broker.port, local_addr=("127.0.0.2", 0)) for _ in range(6)
+            ]
+            await until(lambda: len(broker.connections) == 6, "all places are taken")
+            known = []
+            for left in (5, 4, 3):
+                known.append(Client(*await asyncio.open_connection(broker.host, broker.port)))
+                await known[-1].call(17, 1, mechanism="PLAIN")
+                answer = await known[-1].call(36, 0, auth_bytes=b"\0alice\0wonderland")
+                assert answer.error_code is Code.none
+                assert sum(each.client_host == "/127.0.0.2" for each in broker.connections) == left
+            for each in (*known, *(writer for _, writer in silent)):
+                each.close()
+            await until(lambda: not broker.connections, "all have gone")
+
+    asyncio.run(check())
+
+
 def test_an_unknown_client_has_little_time(tmp_path):
     with (
         mainstem.embedded(broker=config(authentication_timeout_ms=200)) as log,

@@ -231,19 +231,20 @@ class _Produce:
                 raise _Waits(added)
 
         grown = max(0, len(records) - len(append.records))  # the topic's compression is worse than the producer's
+        host = self._ctx.connection.client_host
 
         def told(appended: AppendResult, error: StorageError | None) -> None:
-            self._broker.request_memory.give(grown)
+            self._broker.request_memory.give(grown, host)
             _settle(result, appended, error, self._ctx.version)
             self._one_done()
 
         self._open += 1
-        self._broker.request_memory.take(grown)
+        self._broker.request_memory.take(grown, host)
         try:
             partition_log.append_and_tell(records, told, verify=verify, prepared=append.prepared is not None)
         except BaseException:  # then it is not told
             self._open -= 1
-            self._broker.request_memory.give(grown)
+            self._broker.request_memory.give(grown, host)
             raise
 
     def _one_done(self) -> None:

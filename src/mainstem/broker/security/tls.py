@@ -37,6 +37,10 @@ _NAMES: Final = {
 _TEXTS: Final = {12: "utf-8", 19: "ascii", 20: "latin-1", 22: "ascii", 28: "utf-32-be", 30: "utf-16-be"}
 """ASN.1's kinds of strings, by their tags."""
 
+_MOST_OVERHEAD: Final = 65_536
+"""Bytes, of which a record that has arrived in part may be a quarter."""
+_OVERHEAD_PER_BYTE: Final = 32  # a record around a single byte has 22
+
 _SET: Final = 0x31
 _VERSION: Final = 0xA0
 
@@ -64,14 +68,24 @@ def handshake_with(accepted: socket.socket) -> Iterator[None]:
         _accepted.reset(token)
 
 
-class _Handshake(ssl.SSLObject):
-    """One connection's TLS, which tells a client why it fails: without an alert clients try again and again.
+class SaysNothing(ssl.SSLError):
+    """A client has sent records of TLS without end, and none of its own data."""
 
-    OpenSSL leaves the alert where the event loop would find it, and both loops close the connection without a look.
+
+class _Session(ssl.SSLObject):
+    """One connection's TLS.
+
+    It tells a client why its handshake fails: without an alert clients try again and again. OpenSSL leaves the alert
+    where the event loop would find it, and both loops close the connection without a look.
+
+    And it ends with a client that has new keys made without end (KeyUpdate): OpenSSL goes through all that has arrived
+    before it returns, and one client had the event loop for seconds at a time.
     """
 
+    incoming: ssl.MemoryBIO
     outgoing: ssl.MemoryBIO
     accepted: socket.socket | None = None
+    _allowed = _MOST_OVERHEAD
 
     def do_handshake(self) -> None:
         try:
@@ -84,6 +98,21 @@ class _Handshake(ssl.SSLObject):
                     self.accepted.send(self.outgoing.read())
             raise
         self.accepted = None
+
+    def read(self, size: int = 1024, buffer: Any = None) -> Any:
+        before = self.incoming.pending
+        try:
+            found = super().read(size, buffer)
+        except ssl.SSLWantReadError:
+            self._count(before - self.incoming.pending, 0)
+            raise
+        self._count(before - self.incoming.pending, found if isinstance(found, int) else len(found))
+        return found
+
+    def _count(self, taken: int, data: int) -> None:
+        self._allowed = min(self._allowed + _OVERHEAD_PER_BYTE * data - taken, _MOST_OVERHEAD)
+        if self._allowed < 0:
+            raise SaysNothing(f"records of TLS without data, {_MOST_OVERHEAD} bytes of them")
 
 
 class RenewedContext(ssl.SSLContext):
@@ -122,8 +151,8 @@ class RenewedContext(ssl.SSLContext):
             self._next_look = now + _SECONDS_BETWEEN_LOOKS
             self._look()
         made = self._current.wrap_bio(incoming, outgoing, *args, **kwargs)
-        if isinstance(made, _Handshake):
-            made.outgoing, made.accepted = outgoing, _accepted.get()
+        if isinstance(made, _Session):
+            made.incoming, made.outgoing, made.accepted = incoming, outgoing, _accepted.get()
         return made
 
     def _look(self) -> None:
@@ -145,7 +174,7 @@ class RenewedContext(ssl.SSLContext):
         certificate_file, key_file, client_ca_file = self._files
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.sslobject_class = _Handshake
+        context.sslobject_class = _Session
         context.options |= ssl.OP_NO_RENEGOTIATION  # a client could ask for costly handshakes without end
         for setting, file in zip(_HINTS, self._files, strict=True):
             if file:
