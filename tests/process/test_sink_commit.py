@@ -193,6 +193,22 @@ def test_the_plan_is_durable_before_the_transaction_ends(job):
     assert [step for step in job.steps if step in wanted] == wanted
 
 
+def test_what_the_driver_before_commits_until_it_is_fenced_is_found(job):
+    """The marker is read after the fence: read before it, the batch would be written twice."""
+    before = job.start()
+
+    class FencedLater(type(before._transaction)):
+        def fence(self):
+            job.run(before, 0, {0: ROWS})  # it is faster by a moment
+            super().fence()
+
+    committer = BatchCommitter(before.job, job.connection, trace=job.steps.append)
+    job.open_ones.append(committer)
+    committer._transaction.__class__ = FencedLater
+    committer.open()
+    assert committer.decide(0, job.ends(0)) is Decision.SKIP
+
+
 def test_an_empty_batch_touches_no_output(job):
     committer = job.start()
     job.run(committer, 0, {0: ROWS})
