@@ -1,4 +1,4 @@
-"""Test the jobs of a project with rows: no log, no registry, the same functions; each in less than a second.
+"""Test the jobs of a project with rows: no log, no registry, the same functions.
 
     from mainstem.testing import jobs_of
 
