@@ -50,7 +50,7 @@ class StatefulJob(TestedJob):
 
     def wait(self, time: timedelta) -> list[dict[str, Any]]:
         self._clock.advance(round(time.total_seconds() * 1000))
-        return self._processed(since_ms=self._clock.getTimeMillis() if self._by_the_clock else 0)
+        return self._processed(since_ms=self._clock.getTimeMillis() if self._analysis.by_the_clock else 0)
 
     def finish(self) -> list[dict[str, Any]]:
         from mainstem.process.durations import milliseconds
@@ -80,8 +80,6 @@ class StatefulJob(TestedJob):
             rows = self._session.readStream.schema(with_own(self._types[each.parameter])).parquet(str(place))
             frames[each.parameter] = with_heartbeats(rows, beats, self._column, self._delay, each.parameter)
         (result,) = call(self._job, frames, self._directory)
-        # By the clock a state function may have something to do at any time: its query never has nothing to do.
-        self._by_the_clock = "ProcessingTime" in result._jdf.queryExecution().analyzed().toString()
         mode = "update" if self._job.emit == "changes" else "append"
         writer = result.writeStream.outputMode(mode).foreachBatch(lambda rows, _: self._take(rows))
         return writer.option("checkpointLocation", str(self._home / "checkpoint")).start()
@@ -106,7 +104,7 @@ class StatefulJob(TestedJob):
         from mainstem.process.calling import place_of, reason_of
 
         try:
-            if self._by_the_clock:
+            if self._analysis.by_the_clock:
                 self._await_rows(since_ms)
             else:
                 self._query.processAllAvailable()

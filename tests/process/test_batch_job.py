@@ -1,5 +1,7 @@
 """A job that goes in batches: one that does not end. Whole runs on a log are in test_run."""
 
+import time
+
 import pytest
 
 from mainstem.process.project_config import load_job_configs
@@ -49,6 +51,48 @@ def test_a_batch_that_hangs_is_given_up_and_holds_nothing_of_spark_any_more(
     run_until(driver, lambda: len(read_rows(log_connection, f"{shop}.copied")) == 4)
     hang.unlink()
     run_until(driver, lambda: len(read_rows(log_connection, f"{shop}.slow")) == 4)
+
+
+PACED = """
+    @stream(to="SHOP.copied")
+    def SHOP_copied(orders):
+        return orders
+
+    @table(to="SHOP.sums", key="hour", watermark=("at", "10 minutes"))
+    def SHOP_sums(orders):
+        hours = orders.groupBy(F.window("at", "1 hour")).agg(F.sum("id").alias("ids"))
+        return hours.select(F.col("window.start").alias("hour"), "ids")
+"""
+
+
+def test_a_job_with_a_long_pace_catches_up_at_once_and_then_keeps_its_pace(
+    spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
+):
+    """It read one batch each time: with a pace of a day a hundred thousand records a day, whatever waited."""
+    settings = f'[jobs.{shop}_NAME]\nevery = "1 hour"\nmax_offsets_per_trigger = 20\n'
+    settings = "".join(settings.replace("NAME", name) for name in ("copied", "sums"))
+    project = write_project(tmp_path / "project", shop, PACED, settings)
+
+    def put(first, last):
+        rows = [order(number, "ann", 0) for number in range(first, last)]
+        put_rows(log_connection, live_registry, f"{shop}.orders", ORDERS, rows, ("id",))
+
+    def read(name):
+        job = driver.running.get(f"{shop}_{name}@1")
+        return 0 if job is None else sum(job.processed.get(f"{shop}.orders", {}).values())
+
+    configs = load_job_configs(project)
+    driver = driver_of(spark, project, log_connection, registry_url, tmp_path / "data", settings=configs)
+    drivers.append(driver)
+    driver.start()
+    put(0, 70)
+    run_until(driver, lambda: min(read("copied"), read("sums")) > 50)
+    assert len(read_rows(log_connection, f"{shop}.copied")) == read("copied")
+
+    put(70, 19 + min(read("copied"), read("sums")))  # one too few for a batch
+    before, until = (read("copied"), read("sums")), time.monotonic() + 4
+    run_until(driver, lambda: time.monotonic() > until)
+    assert (read("copied"), read("sums")) == before
 
 
 HANGS_IN_THE_DRIVER = """

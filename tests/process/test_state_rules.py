@@ -109,3 +109,25 @@ def test_state_that_cannot_be_kept_is_told_with_the_line(spark, tmp_path, jobs, 
         found(spark, tmp_path, jobs)
     assert message in str(caught.value)
     assert str(caught.value).startswith(f"{tmp_path / 'jobs.py'}:{HEAD.count(chr(10)) + line}: ")
+
+
+@pytest.mark.parametrize(("time", "by_the_clock"), [("None", False), ("EventTime", False), ("ProcessingTime", True)])
+def test_a_state_function_by_the_clock_may_have_something_to_do_at_any_time(spark, tmp_path, time, by_the_clock):
+    it = found(spark, tmp_path, f"""
+        from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+        class Nothing(StatefulProcessor):
+            def init(self, handle):
+                pass
+
+            def handleInputRows(self, key, rows, timers):
+                return iter([])
+
+            def close(self):
+                pass
+
+        @stream(to="t", watermark=("at", "1 hour"))
+        def job(orders):
+            return orders.groupBy("customer").transformWithState(Nothing(), "id long", "Append", "{time}")
+    """)  # fmt: skip
+    assert it.by_the_clock is by_the_clock

@@ -27,7 +27,7 @@ from mainstem.process.plan_nodes import analyzed, class_of, items_of, nodes_of
 from mainstem.process.project import Input
 from mainstem.process.reading import DELETED, HEADERS, OWN, RECORD, REJECTED, with_own
 from mainstem.process.realtime_rules import check_job
-from mainstem.process.state_rules import check_watermark, leaves_out_late, stateful_operator
+from mainstem.process.state_rules import check_watermark, is_by_the_clock, leaves_out_late, stateful_operator
 from mainstem.process.state_topic import state_table
 from mainstem.process.upgrade import Shape, shape_of
 from mainstem.registry.spark import UnfitType, avro_schema, key_bytes
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-_FORM = 6
+_FORM = 7
 """Of what is remembered: raised when a field is added that older ones lack."""
 
 LATE_ROWS = "which rows come too late depends on how the input is cut into batches"
@@ -83,6 +83,7 @@ class Analysis(msgspec.Struct, frozen=True):
     horizon: int  # the longest duration in its windows, in ms; a guess
     windows: Windows | None = None  # by which rows are late
     leaves_out_late: bool = False  # rows behind the watermark
+    by_the_clock: bool = False  # it may have something to do at any time, without a row
     shape: Shape | None = None  # by which edits are told apart
     needs_record: bool = False  # the function uses the records as they came, in column `_record`
     indexes: tuple[str, ...] = ()  # tables that it writes, and of which it keeps a local index
@@ -197,6 +198,7 @@ def analyse(
         horizon=max(_horizon(plan.toString()) for plan in plans),
         windows=windows_of(session, nodes) if stateful else None,
         leaves_out_late=late,
+        by_the_clock=is_by_the_clock(nodes),
         shape=shape,
         needs_record=needs_record,
         indexes=tuple(known.used),

@@ -7,6 +7,7 @@ cases a batch ends in the same steps, and what they write is one transaction of 
     4. the sink writes them    5. marker, with the books of what was read, and progress    6. commit
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from mainstem.core.logging import get_logger
 from mainstem.process.calling import call
 from mainstem.process.culprit import FailedBatch, Range, first_that_fails, ranges_of, rows_of, shown
 from mainstem.process.diagnosis import JobFailed
+from mainstem.process.durations import milliseconds
 from mainstem.process.figures import UnderWay
 from mainstem.process.heartbeats import Follower
 from mainstem.process.injections import with_heartbeats
@@ -30,7 +32,7 @@ from mainstem.process.local_index import running
 from mainstem.process.offsets import read_plan, records_between
 from mainstem.process.order import with_position
 from mainstem.process.outputs import records
-from mainstem.process.passing_on import delay_of
+from mainstem.process.passing_on import delay_of, last_look
 from mainstem.process.planting import Stand, next_step, plant, stand_of
 from mainstem.process.reading import BooksMissing, forget_metrics, query_metrics
 from mainstem.process.repartition import change_of, repartition
@@ -44,6 +46,8 @@ from mainstem.registry.spark import TopicSchema, unknown_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_LOOKS_EVERY_MS = 1_000  # at most
 
 log = get_logger()
 
@@ -130,12 +134,22 @@ class BatchJob(RunningJob):
         mode = "update" if spec.analysis.stateful and spec.job.emit == "changes" else "append"
         writer = stream.writeStream.queryName(spec.key).outputMode(mode).foreachBatch(self._batch)
         writer = writer.option("checkpointLocation", str(spec.checkpoint))
-        writer = writer.trigger(once=True) if one_batch else writer.trigger(processingTime=spec.config.every)
+        every = f"{_LOOKS_EVERY_MS} milliseconds" if self._wait_ms else spec.config.every
+        writer = writer.trigger(once=True) if one_batch else writer.trigger(processingTime=every)
         self._error, self._has_worked = None, False
         self._last_batch = self._committed
         session.sparkContext.setLocalProperty("spark.scheduler.pool", spec.key)  # the query's thread inherits it
         self._query = writer.start()
         session.sparkContext.setLocalProperty("spark.scheduler.pool", "default")
+
+    @property
+    def _wait_ms(self) -> int:
+        """A job that is paced by more than a second looks each second all the same, and goes on at once as long as what
+        is there fills a batch: after days without it, it does not take as many. Not one by the clock: it would have a
+        batch each time it looks.
+        """
+        every = milliseconds(self.spec.config.every) or 0
+        return every if every > _LOOKS_EVERY_MS and not self.spec.analysis.by_the_clock else 0
 
     def stop(self) -> None:
         """As any job; then close the tables.
@@ -399,6 +413,8 @@ class BatchJob(RunningJob):
     def beat(self) -> None:
         """As any job, and pass on what the last batch has changed of the state."""
         # Where no batch follows the last one, a row that says nothing makes one, for what it has changed of the state.
+        if time.time() - last_look(self._progress()) < self._wait_ms / 1000:
+            return  # it would have a batch of its own
         state = self._state_topic
         if state is not None and self._is_waiting() and state.is_behind(self._root, self._last_batch):
             self._passing_on.wake(self._progress)

@@ -7,8 +7,9 @@ _SECONDS = {"weeks": 604_800, "days": 86_400, "hours": 3600, "minutes": 60, "sec
 
 def milliseconds(duration: str) -> int | None:
     """`10 minutes`, `1 hour 30 minutes`; None if it is no such duration."""
-    parts = re.findall(r"(\d+)\s*([a-z]+)", duration.strip().lower())
-    if not parts or re.sub(r"(\d+)\s*([a-z]+)|\s|,", "", duration.strip().lower()):
+    duration = duration.strip().lower().removeprefix("interval ")
+    parts = re.findall(r"(\d+)\s*([a-z]+)", duration)
+    if not parts or re.sub(r"(\d+)\s*([a-z]+)|\s|,", "", duration):
         return None
     total = 0
     for number, unit in parts:

@@ -194,10 +194,17 @@ class RunningJob(ABC):
 
     # -- rows in
 
+    @property
+    def _wait_ms(self) -> int:
+        """How long a batch that is not full waits, after the last one, for more to come; see `stream_of`."""
+        return 0
+
     def _rows(self, session: "SparkSession", each: Input, most: int | None) -> "DataFrame":
         """A stream, as the function takes it; `most` of its records at a time."""
         record = self.spec.analysis.needs_record
-        raw = stream_of(session, self._connection, each.topic, each.parameter, most, headers=record)
+        raw = stream_of(
+            session, self._connection, each.topic, each.parameter, most, wait_ms=self._wait_ms, headers=record
+        )
         return self._typed(raw, each, record=record)
 
     def _typed(self, raw: "DataFrame", each: Input, *, record: bool) -> "DataFrame":

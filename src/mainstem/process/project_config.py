@@ -71,8 +71,8 @@ class JobConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             slices.
         version: another name builds the job anew, beside the old one; empty: those that were started go on, and where
             there is none, version 1 starts.
-        max_offsets_per_trigger: most records of one batch, and with it of its transaction. There is one each `every`: a
-            job that looks once a day needs a number that is enough for a day.
+        max_offsets_per_trigger: most records of one batch, and with it of its transaction. As long as what is there
+            fills one, the next begins at once, whatever `every` says.
         transaction_timeout_seconds: for writing one batch; readers wait so long for a dead driver's.
         batch_timeout_seconds: for a batch as a whole; then it is given up, and tried again as any that fails.
         state_partitions: in how many parts the job's state is kept; where that changes, the next start moves it.

@@ -67,13 +67,14 @@ def kafka_options(connection: Connection) -> dict[str, str]:
 
 def stream_of(
     spark: "SparkSession", connection: Connection, topic: str, source: str, max_offsets: int | None, *,
-    headers: bool = False,
+    wait_ms: int = 0, headers: bool = False,
 ) -> "DataFrame":  # fmt: skip
     """The raw records of `topic` from its beginning, as the source named `source` of a query; at most `max_offsets` in
-    a batch, where it is told beforehand what a batch has.
+    a batch, where it is told beforehand what a batch has. Fewer wait until so long after the last batch.
     """
     options = kafka_options(connection) | {"startingOffsets": "earliest"}
     options |= {} if max_offsets is None else {"maxOffsetsPerTrigger": str(max_offsets)}
+    options |= {"minOffsetsPerTrigger": str(max_offsets), "maxTriggerDelay": f"{wait_ms}ms"} if wait_ms else {}
     reader = spark.readStream.name(source).format("kafka").options(**options)
     return reader.option("includeHeaders", headers).option("subscribe", topic).load()
 

@@ -14,16 +14,17 @@ from mainstem.process.reading import OWN
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+_FUNCTION = "a state function"
 _STATEFUL = {
     "Aggregate": "an aggregation",
     "Deduplicate": "dropDuplicates",
     "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark",
     "Distinct": "distinct",
-    "FlatMapGroupsWithState": "a state function",
-    "FlatMapGroupsInPandasWithState": "a state function",
-    "TransformWithState": "a state function",
-    "TransformWithStateInPySpark": "a state function",
-    "TransformWithStateInPandas": "a state function",
+    "FlatMapGroupsWithState": _FUNCTION,
+    "FlatMapGroupsInPandasWithState": _FUNCTION,
+    "TransformWithState": _FUNCTION,
+    "TransformWithStateInPySpark": _FUNCTION,
+    "TransformWithStateInPandas": _FUNCTION,
 }
 _UNBOUNDED = {
     "Sort": "a sort",
@@ -170,15 +171,28 @@ def _is_bounded(name: str, node: Any) -> bool:
     return any(_MARK in each.metadata().json() for each in items_of(columns) if class_of(each) == ATTRIBUTE)
 
 
+def is_by_the_clock(nodes: Sequence[Any]) -> bool:
+    """Whether what keeps state may have something to do at any time, without a row: a state function by the clock."""
+    return any("ProcessingTime" in _time_of(node) for node in nodes if node.isStreaming())
+
+
+def _time_of(node: Any) -> str:
+    """What time a state function asks for; "" of any other operator."""
+    name = str(node.nodeName())
+    if name.startswith("TransformWithState"):
+        return str(node.timeMode().toString())
+    if name.startswith("FlatMapGroups"):
+        return str(node.timeout().toString())
+    return ""
+
+
 def leaves_out_late(nodes: Sequence[Any]) -> bool:
     """Whether rows behind the watermark are left out by what keeps state: not where it asks for no time of theirs."""
     for node in nodes:
         name = str(node.nodeName())
         if not node.isStreaming() or name not in _STATEFUL:
             continue
-        if name.startswith("TransformWithState"):
-            return "EventTime" in node.timeMode().toString()
-        if name.startswith("FlatMapGroups"):
-            return "EventTime" in node.timeout().toString()
+        if _STATEFUL[name] == _FUNCTION:
+            return "EventTime" in _time_of(node)
         return name != "Aggregate" or _is_bounded(name, node)
     return True  # a join of two streams
