@@ -95,7 +95,7 @@ class Plan(msgspec.Struct, frozen=True):
     jobs: list[PlannedJob]  # each after those it reads from
     changes: list[str]  # what running it now would do, as far as it is known; empty: nothing
     complete: bool = True  # False: the log does not run, and which topics and schemas there are is not known
-    warnings: list[str] = []  # what acknowledged records can be lost by, where the project runs on its own log
+    warnings: list[str] = []  # settings that may do harm
 
 
 def plan(
@@ -142,7 +142,8 @@ def plan(
     ]
     changes = _changes(project, goes_on, schemas, registry, topics, data) + beside
     changes += _without_room(project, topics or {}, room)
-    return Plan(project.name, sha, planned, jobs, changes, complete=topics is not None)
+    warnings = _crowding(project, topics or {}, room)
+    return Plan(project.name, sha, planned, jobs, changes, complete=topics is not None, warnings=warnings)
 
 
 def _told(edited: Edited, kind: str | None) -> str:
@@ -363,13 +364,37 @@ def _without_room(project: Project, topics: Mapping[str, TopicDescription], room
     jobs = [name for name in project.order if project.jobs[name].is_realtime]
     if not jobs or room is None:
         return []
-    partitions = {each: spec.partitions for each, spec in project.topics.items()}
-    partitions |= {each: topics[each].partitions for each in partitions if each in topics}
+    partitions = _partitions(project, topics)
     try:
         check_tasks(jobs[-1], {name: tasks_of(partitions, project.inputs[name]) for name in jobs}, room)
     except UserError as error:
         return [f"REFUSED: {error}; {error.hint}"]
     return []
+
+
+def _crowding(project: Project, topics: Mapping[str, TopicDescription], room: int | None) -> list[str]:
+    """Jobs a batch of which may have all places of the Spark that they share with others: FAIR gives a place that is
+    free to who has fewest, and takes none away.
+    """
+    partitions, found = _partitions(project, topics), []
+    for name in project.order:
+        application = project.job_config(name).application
+        others = [each for each in project.order if project.job_config(each).application == application]
+        streams = [each for each in project.inputs[name] if each.kind == "stream"]
+        tasks = tasks_of(partitions, streams)
+        if room is not None and tasks >= room and len(others) > 1 and not project.jobs[name].is_realtime:
+            found.append(
+                f"job {name} reads {tasks} partitions, and Spark has room for {room} tasks at a time: while a batch of it "
+                f'takes long, {len(others) - 1} others wait; set master = "local[{2 * tasks}]" under [spark], or give it '
+                "an `application` of its own"
+            )
+    return found
+
+
+def _partitions(project: Project, topics: Mapping[str, TopicDescription]) -> dict[str, int]:
+    """Of each topic of the project, as it is or would be made."""
+    partitions = {each: spec.partitions for each, spec in project.topics.items()}
+    return partitions | {each: topics[each].partitions for each in partitions if each in topics}
 
 
 def _unwritten(project: Project, name: str, data: Path) -> list[str]:

@@ -67,12 +67,12 @@ def planned_now(project: Path, data: Path, kafka: str | None) -> "Plan":
                 none: dict[str, TopicDescription] | None = {} if state is None else None
                 planned = make(loaded, spark, topics=none, data=data, room=room)
                 warnings = losses(loaded, {}) if state is None or state.own_log else []
-                return with_ends(msgspec.structs.replace(planned, warnings=warnings), config, none)
+                return with_ends(msgspec.structs.replace(planned, warnings=warnings + planned.warnings), config, none)
             connection = Connection(state.bootstrap, security)
             existing = list_topics(connection)
             planned = make(loaded, spark, registry=Registry(state.gateway), topics=existing, data=data, room=room)
             warnings = losses(loaded, settings_of_topics(connection, loaded)) if state.own_log else []
-            return with_ends(msgspec.structs.replace(planned, warnings=warnings), config, existing)
+            return with_ends(msgspec.structs.replace(planned, warnings=warnings + planned.warnings), config, existing)
         finally:
             stop_session(spark)
             stop_importing()
