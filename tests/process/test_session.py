@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -220,3 +222,24 @@ def test_a_batch_that_is_run_again_replaces_what_its_first_try_left_of_the_state
     run(100)
     run(1000)
     assert found == {"a": 1111}
+
+
+@pytest.mark.spark
+def test_a_job_of_many_tasks_holds_up_no_other_pool(spark):
+    """Each job has a pool of its own. First come, first served, the other one would wait until all tasks had begun."""
+    context = spark.sparkContext
+    places = context.defaultParallelism
+
+    def run(pool, tasks, seconds):
+        context.setLocalProperty("spark.scheduler.pool", pool)
+        context.parallelize(range(tasks), tasks).foreach(lambda _: time.sleep(seconds))
+
+    with ThreadPoolExecutor(2) as threads:
+        long = threads.submit(run, "long", 12 * places, 0.25)
+        tracker = context.statusTracker()
+        while not tracker.getActiveStageIds():
+            time.sleep(0.01)
+        (stage,) = tracker.getActiveStageIds()
+        threads.submit(run, "short", 1, 0).result()
+        assert tracker.getStageInfo(stage).numCompletedTasks < 6 * places, "of twelve for each place"
+        long.result()
