@@ -163,7 +163,7 @@ def test_who_has_much_more_to_give_is_not_cut_off_because_nobody_goes_on():
 
 def test_small_requests_are_read_although_the_budget_is_used_up_but_not_without_an_end():
     """Where unfinished requests held all of it nobody could log in, or say that it lives."""
-    memory = Calls().memory(10 * UNIT)
+    memory = Calls().memory(8 * UNIT)
     Connection(memory, [20, 1]).receive()
     small = [Connection(memory, [0.5, 0.25]) for _ in range(4)]
     for each in small:
@@ -284,6 +284,14 @@ def test_a_wait_ends_for_those_alone_for_whom_there_is_room_now():
     assert len(calls.soon) == 1, "all that became free in a turn is looked at once"
     calls.run()
     assert [each.reading for each in waiting] == [True, True, True, False, False]
+
+
+def test_a_small_budget_is_one():
+    for limit in range(1, 20):
+        memory = RequestMemory(limit, ManualClock(), [].append, lambda *_: None)
+        first = Connection(memory, [1])
+        first.look_again()
+        assert first.reading
 
 
 @given(

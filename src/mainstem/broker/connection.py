@@ -112,7 +112,8 @@ class Connection(asyncio.BufferedProtocol):
         self.idle_since = broker.clock.monotonic()
         """When the last request came or the last answer left."""
         self._waits_for_start = False  # the broker's, and takes no request meanwhile
-        self._others_turn = False  # requests are left over for the next turn of the loop
+        self._others_turn = False  # what is left over is for the next turn of the loop
+        self._turn_began: float | None = None  # with TLS, whose reads cost
         self._holding_back = False  # a coroutine is running: the next request waits for it
         self._malformed: MalformedFrame | None = None  # what came after the requests; when they are answered, it ends
         self._writing_paused = False
@@ -244,6 +245,9 @@ class Connection(asyncio.BufferedProtocol):
         self.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        if not self.takes_slices and self._turn_began is None:
+            self._turn_began = time.monotonic()
+            self._loop.call_soon(self._turn_ends)
         if self._arriving is not None:
             return self._arriving.free
         begun = len(self._size_begun)
@@ -251,12 +255,23 @@ class Connection(asyncio.BufferedProtocol):
             self._scratch[:begun] = self._size_begun
         return self._scratch[begun:]
 
+    @property
+    def _turn_is_over(self) -> bool:
+        """It has been read from for so long that others are to have theirs; uvloop would read up to 8 MB in a turn."""
+        return self._turn_began is not None and time.monotonic() - self._turn_began > _MOST_SECONDS
+
+    def _turn_ends(self) -> None:
+        self._turn_began = None
+        if self._others_turn and not self._closing:
+            self._go_on()
+
     def buffer_updated(self, nbytes: int) -> None:
         try:
             if (arriving := self._arriving) is not None:
                 arriving.filled += nbytes
                 if arriving.missing:
-                    if arriving.least_growth:
+                    self._others_turn = self._others_turn or self._turn_is_over
+                    if arriving.least_growth or self._others_turn:
                         self._adjust_reading()
                     return
                 self._requests.append(arriving.room)
@@ -330,7 +345,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _start_requests(self) -> None:
         left, until = _MOST_AT_ONCE, time.monotonic() + _MOST_SECONDS
-        self._others_turn = False
+        self._others_turn = self._turn_is_over
         while self._requests and not self._holding_back and not self._takes_none and not self._closing:
             if self._has_enough:
                 self._flush()  # finished answers count until they have left

@@ -11,7 +11,8 @@ A connection asks before it reads on. Where the budget is used up nobody reads, 
 
 Clients of one address have at most four times what they leave to others, of the budget and of the places for small
 requests: four fifths, where they are alone. So whoever fills it from one address leaves room for a client of another
-(the dynamic threshold of shared buffers: Choudhury and Hahne, 1998).
+(the dynamic threshold of shared buffers: Choudhury and Hahne, 1998), but for the first read of each connection, up to
+64 KB, which nobody is asked for.
 
 Where room is wanted, a client that leaves a request unfinished is cut off: who has sent less than 256 KB of it for ten
 seconds. Who waited meanwhile goes on; but where nobody at all went on, what waits goes too, since most of it may be as
@@ -20,7 +21,8 @@ announces costs nothing; what it sends costs up to four times as much, as room f
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Final, Protocol
 
 from mainstem.core import Clock
@@ -66,13 +68,19 @@ class Reader(Protocol):
         ...
 
 
+def _in_order(readers: Iterable[Reader]) -> list[Reader]:
+    return sorted(readers, key=lambda each: each.missing_bytes)
+
+
 def _would_go_on(reader: Reader) -> bool:
     return reader.unread_bytes >= min(reader.missing_bytes, _MUCH)
 
 
 def _share(of_all: int, taken: int, own: int) -> int:
-    """How much more an address may have that has `own` of the `taken`: with it at most `SHARE` times what is left."""
-    return max((SHARE * (of_all - taken) - own) // (SHARE + 1), 0)
+    """How much more an address may have that has `own` of the `taken`: with it at most `SHARE` times what is left, and
+    something, where that is little.
+    """
+    return max(-((own - SHARE * (of_all - taken)) // (SHARE + 1)), 0)
 
 
 class RequestMemory:
@@ -91,7 +99,7 @@ class RequestMemory:
         self._call_soon = call_soon
         self._call_later = call_later
         self._held_by: Counter[str] = Counter()  # address
-        self._waiting: dict[Reader, int] = {}  # for so many bytes
+        self._waiting: dict[str, dict[Reader, int]] = {}  # by address; for so many bytes
         self._favourite: Reader | None = None  # reads its request to the end, whatever is held
         self._small: dict[Reader, None] = {}  # who may read on a small request, whatever is held
         self._small_by: Counter[str] = Counter()  # address
@@ -134,20 +142,18 @@ class RequestMemory:
                 self._favourite = reader
             admitted = unfinished and self._favourite is reader
             self._look_later()
-        goes_on = admitted and reader in self._waiting
-        if admitted:
-            self._waiting.pop(reader, None)
-        else:
-            self._waiting[reader] = max(needs, 1)
+        has_waited = self._wait_no_more(reader)
+        if not admitted:
+            self._waiting.setdefault(reader.client_host, {})[reader] = needs
         if not unfinished:
             self._arriving.pop(reader, None)
-        elif goes_on or reader not in self._arriving:
+        elif (admitted and has_waited) or reader not in self._arriving:
             self._arriving[reader] = (self._clock.monotonic(), reader.arrived_bytes)
         return admitted
 
     def leave(self, reader: Reader) -> None:
         """The connection is gone, or does not want to read for now."""
-        self._waiting.pop(reader, None)
+        self._wait_no_more(reader)
         self._arriving.pop(reader, None)
         self._leave_small(reader)
         if self._favourite is reader:
@@ -167,11 +173,19 @@ class RequestMemory:
             if not self._small_by[reader.client_host]:
                 del self._small_by[reader.client_host]
 
+    def _wait_no_more(self, reader: Reader) -> bool:
+        """Whether it has waited."""
+        waiting = self._waiting.get(reader.client_host, {})
+        has_waited = waiting.pop(reader, None) is not None
+        if has_waited and not waiting:
+            del self._waiting[reader.client_host]
+        return has_waited
+
     def _dismiss(self) -> None:
         self._favourite = None
-        for reader in self._in_order():
+        waiting, self._waiting = self._waiting, {}
+        for reader in _in_order(chain(*waiting.values())):
             self._call_soon(reader.look_again)
-        self._waiting = {}
 
     def _wake_soon(self) -> None:
         """Once in a turn of the loop, however much becomes free in it."""
@@ -182,16 +196,13 @@ class RequestMemory:
     def _wake(self) -> None:
         """Those for whom there is room now."""
         self._waking = False
-        left: dict[str, int] = {}
-        for reader in self._in_order():
-            host, needs = reader.client_host, self._waiting[reader]
-            if left.setdefault(host, self._free(host)) >= needs:
-                left[host] -= needs
-                del self._waiting[reader]
-                self._call_soon(reader.look_again)
-
-    def _in_order(self) -> list[Reader]:
-        return sorted(self._waiting, key=lambda each: each.missing_bytes)
+        for host, waiting in list(self._waiting.items()):
+            left = self._free(host)
+            for reader in _in_order(waiting) if left else ():
+                if left >= max(waiting[reader], 1):
+                    left -= waiting[reader]
+                    self._wait_no_more(reader)
+                    self._call_soon(reader.look_again)
 
     def _look_later(self) -> None:
         if not self._looking:
@@ -199,19 +210,23 @@ class RequestMemory:
             self._call_later(_SECONDS_BETWEEN_LOOKS, self._look)
 
     def _look(self) -> None:
-        """Cut off who does not go on, as long as somebody wants the room."""
+        """Cut off who does not go on, as long as somebody wants the room, and it is not the room of others that is
+        wanted.
+        """
         self._looking = False
         if not self._waiting:
             return
-        now = self._clock.monotonic()
+        now, all_is_held = self._clock.monotonic(), self.held >= self.limit
         late, somebody_goes_on = [], False
         for reader, (since, had) in list(self._arriving.items()):
+            if not (all_is_held or reader.client_host in self._waiting):
+                continue
             has = reader.arrived_bytes
             if has - had >= PROGRESS_BYTES:
                 self._arriving[reader] = (now, has)
                 somebody_goes_on = True
             elif now - since >= PATIENCE_SECONDS:
-                late.append((reader, reader in self._waiting))
+                late.append((reader, reader in self._waiting.get(reader.client_host, {})))
         for reader, waits in late:
             if not (waits and (somebody_goes_on or _would_go_on(reader))):
                 reader.abort()

@@ -37,9 +37,8 @@ _NAMES: Final = {
 _TEXTS: Final = {12: "utf-8", 19: "ascii", 20: "latin-1", 22: "ascii", 28: "utf-32-be", 30: "utf-16-be"}
 """ASN.1's kinds of strings, by their tags."""
 
-_MOST_OVERHEAD: Final = 65_536
-"""Bytes, of which a record that has arrived in part may be a quarter."""
-_OVERHEAD_PER_BYTE: Final = 32  # a record around a single byte has 22
+_MOST_WITHOUT_DATA: Final = 65_536
+"""Bytes: four times the largest record, the data of which are read once all of it has come."""
 
 _SET: Final = 0x31
 _VERSION: Final = 0xA0
@@ -78,14 +77,14 @@ class _Session(ssl.SSLObject):
     It tells a client why its handshake fails: without an alert clients try again and again. OpenSSL leaves the alert
     where the event loop would find it, and both loops close the connection without a look.
 
-    And it ends with a client that has new keys made without end (KeyUpdate): OpenSSL goes through all that has arrived
-    before it returns, and one client had the event loop for seconds at a time.
+    And it ends with a client that has new keys made without end (KeyUpdate): OpenSSL goes through all of these that
+    have arrived before it returns, and one client had the event loop for seconds at a time.
     """
 
     incoming: ssl.MemoryBIO
     outgoing: ssl.MemoryBIO
     accepted: socket.socket | None = None
-    _allowed = _MOST_OVERHEAD
+    _without_data = 0  # bytes
 
     def do_handshake(self) -> None:
         try:
@@ -110,9 +109,11 @@ class _Session(ssl.SSLObject):
         return found
 
     def _count(self, taken: int, data: int) -> None:
-        self._allowed = min(self._allowed + _OVERHEAD_PER_BYTE * data - taken, _MOST_OVERHEAD)
-        if self._allowed < 0:
-            raise SaysNothing(f"records of TLS without data, {_MOST_OVERHEAD} bytes of them")
+        self._without_data += taken
+        if self._without_data > _MOST_WITHOUT_DATA:
+            raise SaysNothing(f"{self._without_data} bytes of TLS without data in them")
+        if data:
+            self._without_data = 0
 
 
 class RenewedContext(ssl.SSLContext):
