@@ -1,15 +1,10 @@
 import pytest
 
 from mainstem.core import UserError
-from mainstem.testing import jobs_of
-from tests.support.tested_jobs import COLUMNS, order, write_jobs
+from tests.support.tested_jobs import jobs, order
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def jobs(spark, tmp_path):
-    return jobs_of(write_jobs(tmp_path), spark, columns=COLUMNS)
+__all__ = ["jobs"]  # a fixture
 
 
 def test_times_may_be_texts(jobs):

@@ -4,15 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from mainstem.testing import jobs_of
-from tests.support.tested_jobs import COLUMNS, NOON, order, write_jobs
+from tests.support.tested_jobs import NOON, jobs, order
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def jobs(spark, tmp_path):
-    return jobs_of(write_jobs(tmp_path), spark, columns=COLUMNS)
+__all__ = ["jobs"]  # a fixture
 
 
 def test_windows_close_as_time_goes_on_and_late_rows_are_told(jobs):

@@ -1,6 +1,5 @@
 """What a job means is found by running its function on empty inputs; what cannot run is told with the user's line."""
 
-from pathlib import Path
 from textwrap import dedent
 
 import msgspec
@@ -10,7 +9,7 @@ from mainstem.process.analysis import Determinism, milliseconds, recall, remembe
 from mainstem.process.declare import BadDeclaration
 from mainstem.process.project_config import JobConfig
 from mainstem.process.session import job_session
-from tests.support.analyses import HEAD, found
+from tests.support.analyses import check_refused, found
 
 pytestmark = pytest.mark.spark
 
@@ -94,11 +93,7 @@ class Kept(LocalIndex):
     ],
 )  # fmt: skip
 def test_what_cannot_run_is_told_with_the_line(spark, tmp_path, jobs, line, message):
-    with pytest.raises(BadDeclaration) as caught:
-        found(spark, tmp_path, jobs)
-    assert message in str(caught.value)
-    place = HEAD.count("\n") + line
-    assert str(caught.value).startswith(f"{Path(tmp_path) / 'jobs.py'}:{place}: ")
+    check_refused(spark, tmp_path, jobs, line, message)
 
 
 def test_of_several_results_each_has_its_columns_and_event_time(spark, tmp_path):

@@ -3,8 +3,7 @@
 import pytest
 
 from mainstem.process.analysis import ROWS_BETWEEN, Determinism
-from mainstem.process.declare import BadDeclaration
-from tests.support.analyses import HEAD, found
+from tests.support.analyses import check_refused, found
 
 pytestmark = pytest.mark.spark
 
@@ -105,10 +104,7 @@ TOTALS = '    return orders.groupBy("customer", F.window("at", "1 hour")).count(
     ],
 )  # fmt: skip
 def test_state_that_cannot_be_kept_is_told_with_the_line(spark, tmp_path, jobs, line, message):
-    with pytest.raises(BadDeclaration) as caught:
-        found(spark, tmp_path, jobs)
-    assert message in str(caught.value)
-    assert str(caught.value).startswith(f"{tmp_path / 'jobs.py'}:{HEAD.count(chr(10)) + line}: ")
+    check_refused(spark, tmp_path, jobs, line, message)
 
 
 @pytest.mark.parametrize(("time", "by_the_clock"), [("None", False), ("EventTime", False), ("ProcessingTime", True)])

@@ -2,7 +2,10 @@
 
 from textwrap import dedent
 
+import pytest
+
 from mainstem.process.analysis import analyse
+from mainstem.process.declare import BadDeclaration
 from mainstem.process.imports import ship
 from mainstem.process.project import load_project
 
@@ -29,3 +32,12 @@ def found(spark, directory, jobs):
     types = {each.parameter: StructType.fromDDL(TYPES[each.parameter]) for each in project.inputs["job"]}
     times = {each.parameter: project.topics[each.topic].event_time for each in project.inputs["job"]}
     return analyse(spark, job, project.inputs["job"], types, times, directory)
+
+
+def check_refused(spark, directory, jobs, line, message):
+    """That the job is refused with this message, and the line of `jobs` at which it is declared, or goes wrong."""
+    with pytest.raises(BadDeclaration) as caught:
+        found(spark, directory, jobs)
+    assert message in str(caught.value)
+    place = HEAD.count("\n") + line
+    assert str(caught.value).startswith(f"{directory / 'jobs.py'}:{place}: ")

@@ -3,6 +3,10 @@
 from datetime import UTC, datetime, timedelta
 from textwrap import dedent
 
+import pytest
+
+from mainstem.testing import jobs_of
+
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 COLUMNS = {
     "orders": "id long, customer string, cents long, at timestamp",
@@ -74,3 +78,8 @@ def write_jobs(directory):
 
 def order(number, customer, minutes, cents=100):
     return {"id": number, "customer": customer, "cents": cents, "at": NOON + timedelta(minutes=minutes)}
+
+
+@pytest.fixture
+def jobs(spark, tmp_path):
+    return jobs_of(write_jobs(tmp_path), spark, columns=COLUMNS)

@@ -374,18 +374,18 @@ def _without_room(project: Project, topics: Mapping[str, TopicDescription], room
 
 def _crowding(project: Project, topics: Mapping[str, TopicDescription], room: int | None) -> list[str]:
     """Jobs a batch of which may have all places of the Spark that they share with others: FAIR gives a place that is
-    free to who has fewest, and takes none away.
+    free to who has fewest, and takes none away. `room` is of those that name no application.
     """
+    shared = [name for name in project.order if not project.job_config(name).application]
+    if room is None or len(shared) < 2:
+        return []
     partitions, found = _partitions(project, topics), []
-    for name in project.order:
-        application = project.job_config(name).application
-        others = [each for each in project.order if project.job_config(each).application == application]
-        streams = [each for each in project.inputs[name] if each.kind == "stream"]
-        tasks = tasks_of(partitions, streams)
-        if room is not None and tasks >= room and len(others) > 1 and not project.jobs[name].is_realtime:
+    for name in shared:
+        tasks = tasks_of(partitions, [each for each in project.inputs[name] if each.kind == "stream"])
+        if tasks >= room and not project.jobs[name].is_realtime:
             found.append(
                 f"job {name} reads {tasks} partitions, and Spark has room for {room} tasks at a time: while a batch of it "
-                f'takes long, {len(others) - 1} others wait; set master = "local[{2 * tasks}]" under [spark], or give it '
+                f'takes long, {len(shared) - 1} others wait; set master = "local[{2 * tasks}]" under [spark], or give it '
                 "an `application` of its own"
             )
     return found
