@@ -729,6 +729,29 @@ def test_a_client_that_takes_no_answers_is_idle_in_the_end(tmp_path):
     asyncio.run(check(tmp_path))
 
 
+def test_a_client_over_its_quota_that_has_sent_more_is_idle_in_the_end(tmp_path):
+    """Nobody reads from it, so it may have gone; it kept its place for as long as its quota told it to wait."""
+    clock = ManualClock()
+
+    async def check(directory) -> None:
+        async with running(directory, clock, BrokerConfig(port=0)) as broker:
+            _, writer = await asyncio.open_connection(broker.host, broker.port)
+            await until(lambda: broker.connections, "it is there")
+            (connection,) = broker.connections
+            connection.mute(3600)
+            writer.write(frame(18, 0, 1, {}))
+            await until(lambda: connection._requests, "its request waits")
+            clock.advance_ms(599_999)
+            broker.close_idle_connections()
+            assert broker.connections
+            clock.advance_ms(1)
+            broker.close_idle_connections()
+            await until(lambda: not broker.connections, "it is gone")
+            writer.close()
+
+    asyncio.run(check(tmp_path))
+
+
 def test_a_frame_above_the_limit_is_refused():
     with mainstem.embedded(broker=BrokerConfig(port=0, socket_request_max_bytes=1000)) as log:
         with connect(log) as connection:

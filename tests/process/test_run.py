@@ -17,7 +17,7 @@ from mainstem.client.reports import read_reports
 from mainstem.client.topics import delete, ensure_topic, list_topics, topic_settings
 from mainstem.core import SystemClock
 from mainstem.core.config import BadSetting
-from mainstem.process import sink_checkpoint
+from mainstem.process import batch_job, sink_checkpoint
 from mainstem.process.another_version import start_another
 from mainstem.process.declare import BadDeclaration
 from mainstem.process.installed import LOCK_FILE
@@ -147,8 +147,9 @@ def ended(driver, topic) -> bool:
 
 @pytest.mark.spark
 def test_the_last_windows_close_also_when_spark_is_started_again_before_the_batch_that_closes_them(
-    spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
+    spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers, monkeypatch
 ):
+    monkeypatch.setattr(batch_job, "_LOOKS_EVERY_MS", 10_000)
     jobs = sessions_job("last")
     project, data = write_project(tmp_path / "project", shop, jobs), tmp_path / "data"
     topic = f"{shop}.orders"
