@@ -1,12 +1,13 @@
 """One job beside three others in the same driver: one that hangs, one that fails, one that drains a backlog.
 
-    python -m bench.isolation [--records 10000000] [--seconds 60] [--keep DIR]
+    python -m bench.isolation [--records 10000000] [--seconds 60] [--rounds 3] [--keep DIR]
 
 Rows come to the steady job 50 times a second; each has the time when it was sent, and a reader of committed records
 says when it was there again. So a wait is that for the batch that runs, then up to 100 ms, and the batch of its own.
 What a batch takes is told by the files that Spark writes when it has been planned and when it is over. First the job
-runs alone, then with the others, until the backlog is drained. Also: how long the producer waits for its
-acknowledgements, how fast the backlog is drained, what memory the driver takes, and whether the failing job is told of.
+runs alone, then with the others, until the backlog is drained; that is a round. The topics of the others have as many
+partitions as Spark has places. Also: how long the producer waits for its acknowledgements, how fast the backlog is
+drained, what memory the driver takes, and whether the failing job is told of.
 """
 
 import argparse
@@ -18,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from textwrap import dedent
 
@@ -41,7 +42,8 @@ from tests.support.waiting import wait_until
 PER_SECOND = 50
 WARM_SECONDS = 20
 """By then the code of the driver's Java is compiled."""
-PARTITIONS = 2
+PARTITIONS = 8  # of what the others read
+TICKS_PARTITIONS = 2
 SCHEMA = '{"type": "record", "name": "Row", "fields": [{"name": "number", "type": "long"}, {"name": "text", "type": "string"}]}'
 SETTINGS = """
 [jobs.steady]
@@ -87,9 +89,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=10_000_000, help="of the backlog")
     parser.add_argument("--seconds", type=int, default=60, help="that the steady job runs alone")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--keep", type=Path, default=RESULTS, help="directory for what is printed")
     arguments = parser.parse_args()
     report = Report("isolation", arguments.keep)
+    rounds = []
+    for number in range(arguments.rounds):
+        report.say(f"round {number + 1} of {arguments.rounds}")
+        rounds.append(measure(report, arguments.records, arguments.seconds))
+    report.say("")
+    for name in rounds[0]:
+        alone, beside = (statistics.median(each[name][side] for each in rounds) for side in (0, 1))
+        report.say(f"{name:40} alone {alone * 1000:7.1f} ms, with others {beside * 1000:7.1f} ms: {beside / alone:.2f}")
+
+
+def measure(report: Report, records: int, seconds: int) -> dict[str, tuple[float, float]]:
+    """One round: figures alone and with others, in seconds."""
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
         write_project(directory / "project")
@@ -103,10 +118,11 @@ def main() -> None:
                 time.sleep(WARM_SECONDS)
                 ticks.forget()
                 batches.forget()
-                time.sleep(arguments.seconds)
+                time.sleep(seconds)
                 report.say(f"alone:       {ticks}; {batches}")
-        for topic, records in {"b.stuck": 10, "b.broken": 10, "b.backlog": arguments.records}.items():
-            fill(connection, topic, schema_id, records)
+                before_others = figures(ticks, batches)
+        for topic, count in {"b.stuck": 10, "b.broken": 10, "b.backlog": records}.items():
+            fill(connection, topic, schema_id, count)
         with (
             running(directory, connection, {}) as (_, process_id),
             Ticks(connection, schema_id) as ticks,
@@ -126,14 +142,27 @@ def main() -> None:
             wait_until(lambda: drained(connection) >= ends, "the backlog is drained", seconds=3600)
             took = time.monotonic() - began
             report.say(f"with others: {ticks}; {batches}")
+            found = figures(ticks, batches)
             rate, used = (ends - before) / took, watch.used()
-            report.say(f"{arguments.records:,} records drained at {rate:,.0f}/s; {used.memory:,.0f} MB at most")
+            report.say(f"{records:,} records drained at {rate:,.0f}/s; {used.memory:,.0f} MB at most")
             report.say(states(directory))
+    return {name: (before_others[name], beside) for name, beside in found.items()}
+
+
+def figures(ticks: "Ticks", batches: "Batches") -> dict[str, float]:
+    """Seconds, by what was measured."""
+    measured = {"row": ticks.waits, "acknowledgement": ticks.acknowledged, "batch": list(batches.seconds.values())}
+    return {f"{name}, p{part}": quantile(found, part) for name, found in measured.items() for part in (50, 99)}
+
+
+def quantile(found: Sequence[float], part: int) -> float:
+    return sorted(found)[int(len(found) * part / 100)]
 
 
 def write_project(directory: Path) -> None:
     directory.mkdir()
-    topics = "".join(f'[topics."{each}"]\npartitions = {PARTITIONS}\nschema = "row.avsc"\n' for each in ("b.ticks", *OTHERS.values()))  # fmt: skip
+    partitions = {"b.ticks": TICKS_PARTITIONS} | dict.fromkeys(OTHERS.values(), PARTITIONS)
+    topics = "".join(f'[topics."{each}"]\npartitions = {count}\nschema = "row.avsc"\n' for each, count in partitions.items())  # fmt: skip
     (directory / "mainstem.toml").write_text(topics + SETTINGS)
     (directory / "row.avsc").write_text(SCHEMA)
     (directory / "jobs.py").write_text(dedent(JOBS))
@@ -199,7 +228,9 @@ class Ticks:
         """Seconds until the log had it."""
         self._connection, self._schema_id = connection, schema_id
         self._over = threading.Event()
-        self._threads = [threading.Thread(target=each, daemon=True) for each in (self._send, self._read)]
+        self._producer = Producer(connection.confluent(linger_ms=0))
+        work = (self._send, self._hear, self._read)
+        self._threads = [threading.Thread(target=each, daemon=True) for each in work]
 
     def forget(self) -> None:
         """What was measured so far."""
@@ -217,17 +248,23 @@ class Ticks:
             each.join()
 
     def __str__(self) -> str:
-        waits, acknowledged = (sorted(each) for each in (self.waits, self.acknowledged))
-        if not waits:
+        if not self.waits:
             return "nothing came"
-        p99, sent = waits[int(len(waits) * 0.99)], acknowledged[int(len(acknowledged) * 0.99)]
+        p50, p99, sent50, sent99 = (
+            quantile(found, part) * 1000 for found in (self.waits, self.acknowledged) for part in (50, 99)
+        )
         return (
-            f"p50 {statistics.median(waits) * 1000:6.0f} ms, p99 {p99 * 1000:6.0f} ms of {len(waits):,} rows; "
-            f"acknowledged after p50 {statistics.median(acknowledged) * 1000:.1f} ms, p99 {sent * 1000:.1f} ms"
+            f"p50 {p50:6.0f} ms, p99 {p99:6.0f} ms of {len(self.waits):,} rows; "
+            f"acknowledged after p50 {sent50:.1f} ms, p99 {sent99:.1f} ms"
         )
 
+    def _hear(self) -> None:
+        """Of acknowledgements as they come: between two rows they would wait for the next one to be sent."""
+        while not self._over.is_set():
+            self._producer.poll(0.1)
+
     def _send(self) -> None:
-        producer = Producer(self._connection.confluent(linger_ms=0))
+        producer = self._producer
         while not self._over.wait(1 / PER_SECOND):
             began = time.time()
             row = {"number": int(began * 1e6), "text": ""}
@@ -237,7 +274,6 @@ class Ticks:
                     self.acknowledged.append(time.time() - began)
 
             producer.produce("b.ticks", avro.encode(self._schema_id, SCHEMA, row), on_delivery=there)
-            producer.poll(0)
         producer.flush(30)
 
     def _read(self) -> None:
@@ -260,8 +296,9 @@ class Batches:
     """
 
     def __init__(self, directory: Path) -> None:
+        self.seconds: dict[str, float] = {}
+        """Of each batch, by its number."""
         self._checkpoint = directory / "data" / "jobs" / "steady@1" / "checkpoint"
-        self._seconds: dict[str, float] = {}
         self._known: set[str] = set()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
@@ -269,7 +306,7 @@ class Batches:
     def forget(self) -> None:
         """What was measured so far."""
         self._see()
-        self._known, self._seconds = set(self._seconds), {}
+        self._known, self.seconds = set(self.seconds), {}
 
     def __enter__(self) -> "Batches":
         self._thread.start()
@@ -280,11 +317,11 @@ class Batches:
         self._thread.join()
 
     def __str__(self) -> str:
-        found = sorted(self._seconds.values())
+        found = list(self.seconds.values())
         if not found:
             return "no batch"
-        p99 = found[int(len(found) * 0.99)]
-        return f"{len(found):,} batches of p50 {statistics.median(found) * 1000:.0f} ms, p99 {p99 * 1000:.0f} ms"
+        p50, p99 = (quantile(found, part) * 1000 for part in (50, 99))
+        return f"{len(found):,} batches of p50 {p50:.0f} ms, p99 {p99:.0f} ms"
 
     def _look(self) -> None:
         while not self._over.wait(1):
@@ -295,7 +332,7 @@ class Batches:
             with contextlib.suppress(FileNotFoundError):
                 if over.name not in self._known:
                     planned = (self._checkpoint / "offsets" / over.name).stat().st_mtime
-                    self._seconds[over.name] = over.stat().st_mtime - planned
+                    self.seconds[over.name] = over.stat().st_mtime - planned
 
 
 OUT = '{"type": "record", "name": "steady", "namespace": "b", "fields": [{"name": "number", "type": ["null", "long"], "default": null}]}'

@@ -1,11 +1,12 @@
 """A job that goes in batches: one that does not end. Whole runs on a log are in test_run."""
 
 import time
+from collections import Counter
 
 import pytest
 
 from mainstem.process.project_config import load_job_configs
-from tests.support.jobs import driver_of, put_rows, read_rows, run_until
+from tests.support.jobs import driver_of, put_rows, read_rows, rows_so_far, run_until
 from tests.support.shop import ORDERS, drivers, order, shop, write_project
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -51,6 +52,35 @@ def test_a_batch_that_hangs_is_given_up_and_holds_nothing_of_spark_any_more(
     run_until(driver, lambda: len(read_rows(log_connection, f"{shop}.copied")) == 4)
     hang.unlink()
     run_until(driver, lambda: len(read_rows(log_connection, f"{shop}.slow")) == 4)
+
+
+def test_a_batch_that_hangs_leaves_half_of_spark_to_others(
+    spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
+):
+    """One with as many partitions as Spark has places held all others up, for an hour."""
+    (hang := tmp_path / "hang").touch()
+    places = spark.sparkContext.defaultParallelism
+    project = write_project(tmp_path / "project", shop, HANGS.replace("HANG", str(hang)))
+    settings = project / "mainstem.toml"
+    settings.write_text(settings.read_text().replace("partitions = 2", f"partitions = {places}"))
+    driver = driver_of(spark, project, log_connection, registry_url, tmp_path / "data")
+    drivers.append(driver)
+    driver.start()
+    rows, more = ([order(number, "ann", 0) for number in range(first, first + 10 * places)] for first in (0, 1000))
+    put_rows(log_connection, live_registry, f"{shop}.orders", ORDERS, rows, ("id",))
+    run_until(driver, lambda: driver.running[f"{shop}_hangs@1"].figures()["running_ms"] > 1000)
+    run_until(driver, lambda: len(read_rows(log_connection, f"{shop}.copied")) == len(rows))
+    tracker = spark.sparkContext.statusTracker()
+    (stage,) = tracker.getActiveStageIds()
+    assert tracker.getStageInfo(stage).numTasks == places // 2
+    put_rows(log_connection, live_registry, f"{shop}.orders", ORDERS, more, ("id",))
+    run_until(driver, lambda: len(read_rows(log_connection, f"{shop}.copied")) == len(rows) + len(more))
+    assert read_rows(log_connection, f"{shop}.slow") == []
+    hang.unlink()
+    run_until(driver, lambda: len(read_rows(log_connection, f"{shop}.slow")) == len(rows) + len(more))
+    for name in ("slow", "copied"):
+        found = rows_so_far(log_connection, f"{shop}.{name}")
+        assert Counter(row["id"] for row in found) == Counter(row["id"] for row in rows + more)
 
 
 PACED = """

@@ -8,7 +8,7 @@ from mainstem.core import UserError
 from mainstem.process.declare import BadDeclaration
 from mainstem.process.plan import plan
 from mainstem.process.project import load_project
-from mainstem.process.realtime_rules import TooFewTasks, check_tasks, guarantee_of, tasks_of, without_realtime
+from mainstem.process.realtime_rules import guarantee_of, without_realtime
 from tests.support.shop import ORDERS
 
 HEAD = """\
@@ -127,15 +127,6 @@ def test_plan_says_that_spark_has_too_little_room(spark, tmp_path):
     assert 'set master = "local[5]"' in line
 
 
-def test_room_is_asked_for_all_jobs_together_and_one_more():
-    check_tasks("b@1", {"a@1": 2, "b@1": 1}, 4)
-    with pytest.raises(
-        TooFewTasks, match=r"\(a@1 2, b@1 1\) .* expected room for 4 tasks at a time, found 3"
-    ) as refused:
-        check_tasks("b@1", {"a@1": 2, "b@1": 1}, 3)
-    assert 'master = "local[4]"' in refused.value.hint
-
-
 @pytest.mark.spark
 def test_other_jobs_promise_what_they_did(spark, tmp_path):
     plain = 'def fast(orders):\n    return orders\n\n@stream(to="slow")\ndef slow(orders):\n    return orders'
@@ -143,7 +134,6 @@ def test_other_jobs_promise_what_they_did(spark, tmp_path):
     assert [job.guarantee.partition(":")[0] for job in project_plan.jobs] == ["at least once", "exactly once"]
     project = load_project(tmp_path)
     assert guarantee_of(project.jobs["slow"], project.job_config("slow")) == "exactly once"
-    assert tasks_of({"orders": 3}, project.inputs["slow"]) == 3
 
 
 def test_what_needs_other_versions_names_the_one_that_is_none():

@@ -34,12 +34,14 @@ from mainstem.process.order import with_position
 from mainstem.process.outputs import records
 from mainstem.process.passing_on import delay_of, last_look
 from mainstem.process.planting import Stand, next_step, plant, stand_of
+from mainstem.process.project import Input
 from mainstem.process.reading import BooksMissing, forget_metrics, query_metrics
 from mainstem.process.repartition import change_of, repartition
 from mainstem.process.sink_checkpoint import INJECTION_SOURCE
 from mainstem.process.sink_direct import FEW_RECORDS
 from mainstem.process.state_topic import StateTopic
 from mainstem.process.tables import PinnedTable
+from mainstem.process.task_slots import tasks_of
 from mainstem.process.versions import write_fixed
 from mainstem.registry.client import Registry
 from mainstem.registry.spark import TopicSchema, unknown_id
@@ -57,6 +59,7 @@ class BatchJob(RunningJob):
 
     Args:
         failed_batch: what the last try of the version has failed with.
+        most_tasks: that read at a time; None: one for each partition.
     """
 
     def __init__(
@@ -67,10 +70,12 @@ class BatchJob(RunningJob):
         registry: Registry,
         follower: Follower,
         failed_batch: FailedBatch | None = None,
+        most_tasks: int | None = None,
     ) -> None:
         super().__init__(spec, spark, connection, registry, follower)
         self._tables: dict[str, PinnedTable] = {}
         self._failed_before = failed_batch
+        self._most_tasks = most_tasks
         self._state_topic: StateTopic | None = None
         if spec.job.state is not None:
             columns = spec.analysis.results[-1].columns
@@ -253,7 +258,14 @@ class BatchJob(RunningJob):
         result = parts[0]
         for part in parts[1:]:
             result = result.unionByName(part, allowMissingColumns=True)
-        return result
+        return self._in_few_tasks(result, self.spec.streams)
+
+    def _in_few_tasks(self, rows: "DataFrame", streams: Sequence[Input]) -> "DataFrame":
+        """The same rows in as many tasks as are the job's: partitions one after the other where they are more. Those
+        that wait hold no place of Spark, which takes none away from a task that hangs.
+        """
+        most = self._most_tasks
+        return rows if most is None or tasks_of(self.spec.partitions, streams) <= most else rows.coalesce(most)
 
     def _stateful_rows(self, session: "SparkSession") -> "DataFrame":
         """The function's result on the streams, each with the job's heartbeats in it to move the watermark."""
@@ -266,6 +278,7 @@ class BatchJob(RunningJob):
         frames, most = {}, self.spec.config.max_offsets_per_trigger
         for each, source in zip(self.spec.streams, sources, strict=True):
             rows, beats = self._rows(session, each, most), injections.rows(session, watermark.column, source)
+            rows = self._in_few_tasks(rows, [each])
             frames[each.parameter] = with_heartbeats(rows, beats, watermark.column, watermark.delay, each.parameter)
         (result,) = call(self.spec.job, frames, self.spec.version.directory)
         return with_position(result)

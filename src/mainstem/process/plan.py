@@ -17,8 +17,9 @@ from mainstem.process.frozen import code_hash
 from mainstem.process.prepare import input_type, nobody_writes
 from mainstem.process.project import Project, TopicSpec
 from mainstem.process.project_config import JobConfig
-from mainstem.process.realtime_rules import EXACTLY_ONCE, check_settings, check_tasks, guarantee_of, tasks_of
+from mainstem.process.realtime_rules import EXACTLY_ONCE, check_settings, guarantee_of
 from mainstem.process.session import job_session
+from mainstem.process.task_slots import crowding, without_room
 from mainstem.process.topics import read_schema
 from mainstem.process.upgrade import MEANING, Upgrade, upgrade
 from mainstem.process.versions import (
@@ -141,8 +142,10 @@ def plan(
         for name in _names(project, spec, topics, data)
     ]
     changes = _changes(project, goes_on, schemas, registry, topics, data) + beside
-    changes += _without_room(project, topics or {}, room)
-    warnings = _crowding(project, topics or {}, room)
+    partitions, warnings = _partitions(project, topics or {}), []
+    if room is not None:
+        changes += without_room(project, partitions, room)
+        warnings = crowding(project, partitions, room)
     return Plan(project.name, sha, planned, jobs, changes, complete=topics is not None, warnings=warnings)
 
 
@@ -357,38 +360,6 @@ def _job_changes(
         wanted = project.job_config(name).state_partitions
         changes.append(f"move the state of job {name}@{version} from {fixed.state_partitions} partitions into {wanted}")
     return changes + [line for each in outputs for line in _schema_change(each, schemas.get(each), registry)]
-
-
-def _without_room(project: Project, topics: Mapping[str, TopicDescription], room: int | None) -> list[str]:
-    """Why jobs whose rows are written as they come could not all run at once."""
-    jobs = [name for name in project.order if project.jobs[name].is_realtime]
-    if not jobs or room is None:
-        return []
-    partitions = _partitions(project, topics)
-    try:
-        check_tasks(jobs[-1], {name: tasks_of(partitions, project.inputs[name]) for name in jobs}, room)
-    except UserError as error:
-        return [f"REFUSED: {error}; {error.hint}"]
-    return []
-
-
-def _crowding(project: Project, topics: Mapping[str, TopicDescription], room: int | None) -> list[str]:
-    """Jobs a batch of which may have all places of the Spark that they share with others: FAIR gives a place that is
-    free to who has fewest, and takes none away. `room` is of those that name no application.
-    """
-    shared = [name for name in project.order if not project.job_config(name).application]
-    if room is None or len(shared) < 2:
-        return []
-    partitions, found = _partitions(project, topics), []
-    for name in shared:
-        tasks = tasks_of(partitions, [each for each in project.inputs[name] if each.kind == "stream"])
-        if tasks >= room and not project.jobs[name].is_realtime:
-            found.append(
-                f"job {name} reads {tasks} partitions, and Spark has room for {room} tasks at a time: while a batch of it "
-                f'takes long, {len(shared) - 1} others wait; set master = "local[{2 * tasks}]" under [spark], or give it '
-                "an `application` of its own"
-            )
-    return found
 
 
 def _partitions(project: Project, topics: Mapping[str, TopicDescription]) -> dict[str, int]:

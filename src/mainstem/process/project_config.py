@@ -75,6 +75,8 @@ class JobConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             fills one, the next begins at once, whatever `every` says.
         transaction_timeout_seconds: for writing one batch; readers wait so long for a dead driver's.
         batch_timeout_seconds: for a batch as a whole; then it is given up, and tried again as any that fails.
+        tasks: that read at a time; each has a place of Spark until it ends, and one that hangs keeps it. 0: half of
+            the places, where Spark is local and the job shares it with others, otherwise one for each partition.
         state_partitions: in how many parts the job's state is kept; where that changes, the next start moves it.
         checkpoint_in_log: keep a copy of the job's checkpoint in the log, for `mainstem job restore` where its disk is
             lost. A job without state needs none.
@@ -82,8 +84,8 @@ class JobConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             all others share. `[spark.applications.NAME]` has its settings.
         realtime_batch: of a job with `latency="realtime"`: how often what it has read is written down, for a restart,
             for its lag and for views that wait for it; 5 seconds or more. What was written since comes once more after
-            a crash or a stop. Such a job has neither `every`, `max_offsets_per_trigger`, `batch_timeout_seconds` nor
-            `checkpoint_in_log`.
+            a crash or a stop. Such a job has neither `every`, `max_offsets_per_trigger`, `batch_timeout_seconds`,
+            `tasks` nor `checkpoint_in_log`.
         spark: settings of the job's Spark session.
     """
 
@@ -92,6 +94,7 @@ class JobConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_offsets_per_trigger: Annotated[int, Meta(ge=1)] = 100_000
     transaction_timeout_seconds: Annotated[int, Meta(ge=1, le=900)] = 60
     batch_timeout_seconds: Annotated[int, Meta(ge=1)] = 3600
+    tasks: Annotated[int, Meta(ge=0)] = 0
     state_partitions: Annotated[int, Meta(ge=1)] = 4
     checkpoint_in_log: bool = False
     application: str = ""

@@ -280,9 +280,3 @@ def _sync_end(checkpoint: Path, batch: int) -> None:
     finally:
         os.close(descriptor)
     sync_directory(path.parent)
-
-
-def room_of(spark: "SparkSession") -> int:
-    """For how many tasks at a time a running Spark has room."""
-    context: Any = cast("Any", spark.sparkContext)._jsc.sc()
-    return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))

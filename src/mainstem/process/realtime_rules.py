@@ -6,7 +6,7 @@ too, but once the query has started, and by the names of its classes. Joins are 
 other side for small; a table would stay as it was when the batch began, for half a minute or for five, and is refused.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from mainstem.core import UserError
@@ -44,6 +44,7 @@ _OTHERWISE = {
     "max_offsets_per_trigger": (100_000, "no batch of it is bounded by a number of records"),
     "checkpoint_in_log": (False, "it keeps no state: `mainstem job restore` needs no copy for it"),
     "batch_timeout_seconds": (3600, "it calls no function that could hang"),
+    "tasks": (0, "it holds one for each partition that it reads"),
 }
 
 
@@ -149,38 +150,6 @@ def _operator(spark: "SparkSession", plans: Sequence[Any]) -> str:
         if plan.containsPattern(subquery):
             return "a subquery"
     return ""
-
-
-def tasks_of(partitions: Mapping[str, int], inputs: Sequence[Input]) -> int:
-    """How many tasks a job has, all at once and all the time: one for each partition of its streams."""
-    return sum(partitions[each.topic] for each in inputs)
-
-
-class TooFewTasks(UserError):
-    """Spark has less room for tasks than jobs with `latency="realtime"` hold on to."""
-
-
-def check_tasks(job: str, tasks: Mapping[str, int], room: int) -> None:
-    """See that a job can run beside others. A task that has to wait for a place gets it when its batch is over: its
-    partition would never be read, and nobody would hear of it. Without room for one more no other job would run.
-
-    Args:
-        job: its name.
-        tasks: of jobs with this latency, of it and of those that run, by `<job>@<version>` or job.
-        room: for how many tasks at a time Spark has room.
-
-    Raises:
-        TooFewTasks: it cannot.
-    """
-    needed = sum(tasks.values()) + 1
-    if needed <= room:
-        return
-    each = ", ".join(f"{name} {count}" for name, count in sorted(tasks.items()))
-    raise TooFewTasks(
-        f'job {job}: latency="realtime" holds a task for each partition that it reads ({each}) and leaves one for all '
-        f"else: expected room for {needed} tasks at a time, found {room}",
-        hint=f'set master = "local[{needed}]", or more, under [spark]; on a cluster give the driver {needed} cores',
-    )
 
 
 def without_realtime(latencies: Iterable[tuple[str, bool]], what: str) -> None:

@@ -33,9 +33,11 @@ from mainstem.process.landing import Lander
 from mainstem.process.prepare import InputMissing, Preparer
 from mainstem.process.project import Project
 from mainstem.process.project_config import JobConfig
-from mainstem.process.realtime import RealtimeJob, room_of
-from mainstem.process.realtime_rules import check_tasks, tasks_of, without_realtime
+from mainstem.process.realtime import RealtimeJob
+from mainstem.process.realtime_rules import without_realtime
 from mainstem.process.retries import Retries
+from mainstem.process.session import is_local
+from mainstem.process.task_slots import check_tasks, most_tasks, room_of, tasks_of
 from mainstem.process.topics import create_topic, register_schema
 from mainstem.process.versions import is_bound, is_retired, read_fixed, version_of
 from mainstem.registry.client import Registry
@@ -252,8 +254,13 @@ class JobDriver:
     def _job(self, spec: JobSpec) -> RunningJob:
         if spec.job.is_realtime:
             return RealtimeJob(spec, self._spark, self._connection, self._registry, self.heartbeats)
-        failed = self._failed_batches.get(spec.key)
-        return BatchJob(spec, self._spark, self._connection, self._registry, self.heartbeats, failed)
+        failed, tasks = self._failed_batches.get(spec.key), most_tasks(spec.config, self._shared_room())
+        return BatchJob(spec, self._spark, self._connection, self._registry, self.heartbeats, failed, tasks)
+
+    def _shared_room(self) -> int | None:
+        """For how many tasks a local Spark has room that is shared by several jobs."""
+        is_shared = len(self._configs) > 1 and is_local(str(self._spark.sparkContext.master))
+        return room_of(self._spark) if is_shared else None
 
     def _try_prepare(self, key: str, *, first: bool) -> JobSpec | None:
         """What a waiting job needs to run, if it can run now; otherwise `waiting` and `retries` say why not."""
