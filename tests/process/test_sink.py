@@ -113,8 +113,9 @@ def test_large_records_take_the_slow_path(job):
     assert sorted(value for _, _, value, _ in read(job.connection, job.output)) == sorted(value for _, value in pairs)
 
 
+@pytest.mark.parametrize("tasks", [None, 1, 3])
 @pytest.mark.parametrize("shuffles", [3, 8])
-def test_rows_of_a_key_keep_the_order_of_the_input(job, shuffles):
+def test_rows_of_a_key_keep_the_order_of_the_input(job, shuffles, tasks):
     """Whatever the job did to their partitioning: the sink orders by (partition, offset) of the input."""
     rows = [
         (b"key-%d" % (offset % 7), b"%d:%06d" % (part, offset), part, offset)
@@ -122,7 +123,9 @@ def test_rows_of_a_key_keep_the_order_of_the_input(job, shuffles):
         for offset in range(400)
     ]
     frame = job.rows(rows, SCHEMA + ", _partition int, _offset long").repartition(shuffles)
-    job.write(job.open(), 0, frame)
+    sink = job.open(most_tasks=tasks)
+    job.write(sink, 0, frame)
+    assert sink._in_one_task_each(frame, sink.outputs, 4).rdd.getNumPartitions() == (tasks or 4)
     by_key = {}
     for _, key, value, _ in read(job.connection, job.output):
         by_key.setdefault(key, []).append(value)

@@ -59,7 +59,6 @@ class BatchJob(RunningJob):
 
     Args:
         failed_batch: what the last try of the version has failed with.
-        most_tasks: that read at a time; None: one for each partition.
     """
 
     def __init__(
@@ -70,12 +69,10 @@ class BatchJob(RunningJob):
         registry: Registry,
         follower: Follower,
         failed_batch: FailedBatch | None = None,
-        most_tasks: int | None = None,
     ) -> None:
         super().__init__(spec, spark, connection, registry, follower)
         self._tables: dict[str, PinnedTable] = {}
         self._failed_before = failed_batch
-        self._most_tasks = most_tasks
         self._state_topic: StateTopic | None = None
         if spec.job.state is not None:
             columns = spec.analysis.results[-1].columns
@@ -264,7 +261,7 @@ class BatchJob(RunningJob):
         """The same rows in as many tasks as are the job's: partitions one after the other where they are more. Those
         that wait hold no place of Spark, which takes none away from a task that hangs.
         """
-        most = self._most_tasks
+        most = self.spec.most_tasks
         return rows if most is None or tasks_of(self.spec.partitions, streams) <= most else rows.coalesce(most)
 
     def _stateful_rows(self, session: "SparkSession") -> "DataFrame":

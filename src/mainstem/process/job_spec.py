@@ -43,6 +43,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     partitions: dict[str, int]  # of the input topics, by topic
     version: Version  # the frozen code
     home: Path  # of checkpoint and `job.json`
+    most_tasks: int | None = None  # at a time; None: one for each partition
 
     @property
     def name(self) -> str:
@@ -117,4 +118,6 @@ def sink_of(spec: JobSpec, connection: Connection, quarantine: Quarantine, check
     copy = None
     if spec.config.checkpoint_in_log and spec.analysis.stateful and checkpoint == spec.checkpoint:
         copy = CheckpointCopy(checkpoint, ensure_copy_topic(connection, spec.name, spec.config.version))
-    return BatchSink(identity, connection, outputs, transaction_timeout_ms=timeout_ms, copy=copy)
+    return BatchSink(
+        identity, connection, outputs, transaction_timeout_ms=timeout_ms, most_tasks=spec.most_tasks, copy=copy
+    )

@@ -254,8 +254,9 @@ class JobDriver:
     def _job(self, spec: JobSpec) -> RunningJob:
         if spec.job.is_realtime:
             return RealtimeJob(spec, self._spark, self._connection, self._registry, self.heartbeats)
-        failed, tasks = self._failed_batches.get(spec.key), most_tasks(spec.config, self._shared_room())
-        return BatchJob(spec, self._spark, self._connection, self._registry, self.heartbeats, failed, tasks)
+        spec = msgspec.structs.replace(spec, most_tasks=most_tasks(spec.config, self._shared_room()))
+        failed = self._failed_batches.get(spec.key)
+        return BatchJob(spec, self._spark, self._connection, self._registry, self.heartbeats, failed)
 
     def _shared_room(self) -> int | None:
         """For how many tasks a local Spark has room that is shared by several jobs."""

@@ -63,6 +63,7 @@ class BatchSink:
         outputs: Sequence[OutputTopic],
         *,
         transaction_timeout_ms: int = 60_000,
+        most_tasks: int | None = None,
         copy: CheckpointCopy | None = None,
         trace: Callable[[str], None] = lambda step: None,
     ) -> None:
@@ -70,6 +71,7 @@ class BatchSink:
         self._job = job
         self._connection = connection
         self._timeout_ms = transaction_timeout_ms
+        self._most_tasks = most_tasks
         self._copy = copy
         self._trace = trace
         self._committer: BatchCommitter | None = None
@@ -260,7 +262,8 @@ class BatchSink:
         """Bring the rows of every output partition together in one task, in the order of the input."""
         from pyspark.sql import functions as F
 
-        tasks, order = min(partitions, rows.sparkSession.sparkContext.defaultParallelism), _order(rows)
+        room = self._most_tasks or rows.sparkSession.sparkContext.defaultParallelism
+        tasks, order = min(partitions, room), _order(rows)
         given = [name for name in ("key", "value", "headers", *order) if name in rows.columns]
         own = (self.target(rows, outputs).alias("_target"), F.xxhash64("key", "value").alias("_hash"))
         placed = rows.select(*own, *given).repartitionById(tasks, F.col("_target") % tasks)
