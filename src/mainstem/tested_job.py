@@ -93,12 +93,12 @@ class TestedJob(ABC):
         from mainstem.process.reading import DELETED, OWN, POSITION, REJECTED
 
         found: list[dict[str, Any]] = []
+        unused = OWN - {POSITION, REJECTED, DELETED}
         for output, result in zip(self._job.outputs, results, strict=True):
             into = found if output.topic == self._job.to else self.also[output.topic]
-            placed = with_position(result)
-            rows = placed.orderBy(POSITION) if POSITION in placed.columns else placed  # as the sink does
-            for row in rows.drop(*(OWN - {REJECTED, DELETED})).collect():
-                values = row.asDict(recursive=True)
+            rows = [row.asDict(recursive=True) for row in with_position(result).drop(*unused).collect()]
+            for values in sorted(rows, key=_place):  # as the sink does
+                values.pop(POSITION, None)
                 if not values.get(DELETED):
                     values.pop(DELETED, None)
                 if values.get(REJECTED) is not None:
@@ -132,6 +132,15 @@ class TestedJob(ABC):
         return {name: _value(row.get(name), types[name]) for name in types} | {
             name: row[name] for name in ("_record", "_deleted") if name in row
         }
+
+
+def _place(values: dict[str, Any]) -> tuple[int, int]:
+    """In the input; -1 where a row has none, as the sink takes it."""
+    from mainstem.process.reading import POSITION
+
+    place = values.get(POSITION) or {}
+    partition, offset = (place.get(name) for name in ("partition", "offset"))
+    return -1 if partition is None else partition, -1 if offset is None else offset
 
 
 def _value(value: Any, kind: Any) -> Any:

@@ -14,6 +14,7 @@ once, is not for a project to test.
 
 import tempfile
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -48,9 +49,30 @@ class UnknownColumns(UserError):
     """What the columns of an input are is said nowhere."""
 
 
+# Without checksums there are half as many files, and no process is started for each of them to set its permissions.
+_FEW_FILES = {"spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem"}
+
+_WARM_UP = """
+from mainstem.process import stream, table, topic
+from pyspark.sql import functions as F
+
+events = topic("events", event_time="at")
+
+@stream(to="copied")
+def copied(events):
+    return events.where("number > 0")
+
+@table(to="counted", key="hour", watermark=("at", "1 minute"))
+def counted(events):
+    hours = events.groupBy(F.window("at", "1 hour")).agg(F.sum("number").alias("number"))
+    return hours.select(F.col("window.start").alias("hour"), "number")
+"""
+
+
 @contextmanager
 def session() -> "Iterator[SparkSession]":
-    """A Spark for the tests of this process, two tasks at a time; it takes some seconds to start.
+    """A Spark for the tests of this process, two tasks at a time. It takes some seconds to start, and has then run a
+    job of each kind: the first test of a kind would take as long as ten later ones.
 
     Raises:
         NoJava, FetchFailed, SparkNotStarted: it cannot.
@@ -58,11 +80,33 @@ def session() -> "Iterator[SparkSession]":
     from mainstem.process.session import NO_C2, SparkConfig, start_session, stop_session
 
     with tempfile.TemporaryDirectory(prefix="mainstem-test-", ignore_cleanup_errors=True) as home:
-        spark = start_session("tests", SparkConfig(master="local[2]"), directory=Path(home), compilers=NO_C2)
+        config = SparkConfig(master="local[2]", settings=_FEW_FILES)
+        spark = start_session("tests", config, directory=Path(home), compilers=NO_C2)
         try:
+            _warm_up(spark, Path(home))
             yield spark
         finally:
             stop_session(spark)
+
+
+def _warm_up(spark: "SparkSession", home: Path) -> None:
+    """Java loads and compiles what tests need; two jobs at a time, as there are two tasks."""
+    from mainstem.process.project import load_project
+
+    project = home / "warm-up"
+    project.mkdir()
+    (project / "mainstem.toml").touch()
+    (project / "jobs.py").write_text(_WARM_UP)
+    jobs = Jobs(load_project(project), spark, {"events": "number long, at timestamp"})
+
+    def run(name: str) -> None:
+        with jobs.start(name) as job:
+            job.feed(events=[{"number": 1, "at": "2026-01-01T12:00"}])
+            job.advance("2026-01-01T14:00")
+
+    with ThreadPoolExecutor(2) as threads:
+        for done in [threads.submit(run, name) for name in jobs.project.order]:
+            done.result()
 
 
 def jobs_of(project: str | Path, spark: "SparkSession", *, columns: Mapping[str, str] | None = None) -> "Jobs":
