@@ -19,7 +19,8 @@ Row: TypeAlias = Mapping[str, Any]
 
 
 class TestedJob(ABC):
-    """A job that is fed by hand. Rows are dictionaries; a time may be a text of ISO 8601.
+    """A job that is fed by hand. Rows are dictionaries. A time may be given as a text of ISO 8601, or without a
+    zone, for UTC. One that comes out is aware, in UTC, wherever the tests run.
 
     Attributes:
         also: rows of its further topics so far, by topic.
@@ -96,7 +97,8 @@ class TestedJob(ABC):
         unused = OWN - {POSITION, REJECTED, DELETED}
         for output, result in zip(self._job.outputs, results, strict=True):
             into = found if output.topic == self._job.to else self.also[output.topic]
-            rows = [row.asDict(recursive=True) for row in with_position(result).drop(*unused).collect()]
+            placed = with_position(result).drop(*unused)
+            rows = [_aware(row.asDict(recursive=True), placed.schema) for row in placed.collect()]
             for values in sorted(rows, key=_place):  # as the sink does
                 values.pop(POSITION, None)
                 if not values.get(DELETED):
@@ -153,6 +155,23 @@ def _value(value: Any, kind: Any) -> Any:
         return datetime.fromisoformat(value).date()
     if isinstance(value, datetime) and value.tzinfo is None:
         return value.replace(tzinfo=UTC)
+    return value
+
+
+def _aware(value: Any, kind: Any) -> Any:
+    """The times in it with their zone: Spark gives them as the clocks where it runs, without one."""
+    from pyspark.sql.types import ArrayType, MapType, StructType, TimestampType
+
+    if value is None:
+        return None
+    if isinstance(kind, TimestampType):
+        return value.astimezone(UTC)
+    if isinstance(kind, ArrayType):
+        return [_aware(each, kind.elementType) for each in value]
+    if isinstance(kind, MapType):
+        return {_aware(key, kind.keyType): _aware(each, kind.valueType) for key, each in value.items()}
+    if isinstance(kind, StructType):
+        return {field.name: _aware(value[field.name], field.dataType) for field in kind.fields}
     return value
 
 

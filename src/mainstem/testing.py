@@ -49,9 +49,6 @@ class UnknownColumns(UserError):
     """What the columns of an input are is said nowhere."""
 
 
-# Without checksums there are half as many files, and no process is started for each of them to set its permissions.
-_FEW_FILES = {"spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem"}
-
 _WARM_UP = """
 from mainstem.process import stream, table, topic
 from pyspark.sql import functions as F
@@ -80,8 +77,7 @@ def session() -> "Iterator[SparkSession]":
     from mainstem.process.session import NO_C2, SparkConfig, start_session, stop_session
 
     with tempfile.TemporaryDirectory(prefix="mainstem-test-", ignore_cleanup_errors=True) as home:
-        config = SparkConfig(master="local[2]", settings=_FEW_FILES)
-        spark = start_session("tests", config, directory=Path(home), compilers=NO_C2)
+        spark = start_session("tests", SparkConfig(master="local[2]"), directory=Path(home), compilers=NO_C2)
         try:
             _warm_up(spark, Path(home))
             yield spark

@@ -1,6 +1,7 @@
 """The session's rules hold, and nobody switches them off by accident."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -14,6 +15,8 @@ from pyspark.sql import SparkSession
 
 from mainstem.process.project_config import JobConfig
 from mainstem.process.session import (
+    _DEFAULTS,
+    JOB_RULES,
     RULES,
     ApplicationConfig,
     BadSparkSetting,
@@ -28,6 +31,7 @@ from mainstem.process.session import (
     tasks_at_once,
     workers_python,
 )
+from tests.support.repository import ROOT
 
 
 def test_a_setting_that_breaks_the_promise_is_refused():
@@ -243,3 +247,9 @@ def test_a_job_of_many_tasks_holds_up_no_other_pool(spark):
         threads.submit(run, "short", 1, 0).result()
         assert tracker.getStageInfo(stage).numCompletedTasks < 6 * places, "of twelve for each place"
         long.result()
+
+
+def test_the_page_of_settings_has_each_with_its_value():
+    page = (ROOT / "docs" / "decisions" / "spark-settings.md").read_text()
+    rows = dict(re.findall(r"^\| `([a-zA-Z._]+)` \|[^|]*\| `?([^|`]+?)`? \|", page, re.MULTILINE))
+    assert rows == RULES | JOB_RULES | _DEFAULTS

@@ -70,7 +70,7 @@ def test_any_order_of_the_steps_gives_the_same(mainstem_jobs):
 
 def minute(minutes):
     """A time as rows that come out have it."""
-    return (NOON + timedelta(minutes=minutes)).replace(tzinfo=None)
+    return NOON + timedelta(minutes=minutes)
 
 
 def test_nothing_is_told_before_no_step_can_come_between(mainstem_jobs):

@@ -12,7 +12,7 @@ def view(minutes, kind="display", job=1, viewer=7, place="site", poster=5):
 
 def clock(minutes=0, days=0):
     """A time as rows that come out have it."""
-    return datetime(2026, 1, 1, 12) + timedelta(minutes=minutes, days=days)
+    return NOON + timedelta(minutes=minutes, days=days)
 
 
 def test_who_views_more_than_a_hundred_jobs_in_ten_minutes_is_told_at_once(mainstem_jobs):

@@ -12,8 +12,7 @@ def request(second, path="/", status=200, size=100, host="a"):
 
 
 def clock(minutes):
-    """A time as rows that come out have it."""
-    return datetime(2026, 1, 1, 12) + timedelta(minutes=minutes)
+    return NOON + timedelta(minutes=minutes)
 
 
 def test_each_request_counts_in_its_minute(mainstem_jobs):
