@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 
+from mainstem.process import batch_job
 from mainstem.process.project_config import load_job_configs
 from tests.support.jobs import driver_of, put_rows, read_rows, rows_so_far, run_until
 from tests.support.shop import ORDERS, drivers, order, shop, write_project
@@ -81,6 +82,49 @@ def test_a_batch_that_hangs_leaves_half_of_spark_to_others(
     for name in ("slow", "copied"):
         found = rows_so_far(log_connection, f"{shop}.{name}")
         assert Counter(row["id"] for row in found) == Counter(row["id"] for row in rows + more)
+
+
+RUN_AGAIN = """
+    @table(to="SHOP.same", key="customer", watermark=("at", "10 minutes"), emit="changes")
+    def SHOP_same(orders):
+        return orders.groupBy("customer").agg(F.max("id").alias("id"))
+
+    @table(to="SHOP.other", key="customer", watermark=("at", "10 minutes"), emit="changes")
+    def SHOP_other(orders):
+        return orders.withColumn("number", F.randn()).groupBy("customer").agg(F.max("number").alias("number"))
+"""
+
+
+def test_a_batch_that_is_run_again_for_its_state_and_makes_other_rows_is_told(
+    spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers, monkeypatch
+):
+    told = []
+    monkeypatch.setattr(batch_job.log, "warning", lambda event, **facts: told.append((event, facts)))
+    project, names = write_project(tmp_path / "project", shop, RUN_AGAIN), [f"{shop}_same", f"{shop}_other"]
+    driver = driver_of(spark, project, log_connection, registry_url, tmp_path / "data")
+    drivers.append(driver)
+    driver.start()
+    rows = [order(1, "ann", 0), order(2, "bob", 0)]
+    for number in (1, 2):  # the watermark moves behind the first batch, and there is one without rows for it
+        put_rows(log_connection, live_registry, f"{shop}.orders", ORDERS, rows, ("id",))
+        for name in ("same", "other"):
+            run_until(driver, lambda name=name, n=2 * number: len(read_rows(log_connection, f"{shop}.{name}")) == n)
+    drivers.remove(driver)
+    driver.stop()
+    for name in names:  # Spark had no time to write down that its last batch has ended
+        ends = tmp_path / "data" / "jobs" / f"{name}@1" / "checkpoint" / "commits"
+        last = max(int(each.name) for each in ends.glob("[0-9]*"))
+        for each in (ends / str(last), ends / f".{last}.crc"):
+            each.unlink()
+    driver = driver_of(spark, project, log_connection, registry_url, tmp_path / "data")
+    drivers.append(driver)
+    driver.start()
+    for name in names:
+        run_until(driver, lambda name=name: driver.running[f"{name}@1"].has_worked())
+    ((event, facts),) = told
+    assert (event, facts["job"], facts["topic"]) == ("batch_differs", f"{names[1]}@1", f"{shop}.other")
+    assert (facts["written"], facts["again"]) == (2, 2)
+    assert facts["reason"].startswith("batch-dependent: ")
 
 
 PACED = """

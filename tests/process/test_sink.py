@@ -11,7 +11,7 @@ import pytest
 
 from mainstem.client import Connection, Security
 from mainstem.client.partitioner import partition_for
-from mainstem.client.progress import read_marker
+from mainstem.client.progress import Written, read_marker
 from mainstem.client.topics import end_offsets, ensure_internal_topics, ensure_topic
 from mainstem.process.identity import used_topics
 from mainstem.process.session import BadSparkSetting, check_rules
@@ -204,7 +204,8 @@ def test_a_batch_that_is_committed_is_run_for_its_state_but_not_written(job):
             yield batch
 
     again = job.open()
-    assert job.write(again, 0, frame.mapInArrow(count, SCHEMA)).skipped
+    result = job.write(again, 0, frame.mapInArrow(count, SCHEMA))
+    assert (result.skipped, result.again) == (True, {job.output: Written(1, fingerprint_sum([(b"a", b"1")]))})
     assert ran.value == 1
     assert len(read(job.connection, job.output)) == 1
 

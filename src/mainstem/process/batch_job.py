@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mainstem.client.connection import Connection
-from mainstem.client.progress import Marker, NextOffsets, Reads
+from mainstem.client.progress import Marker, NextOffsets, Reads, Written
 from mainstem.core import SystemClock
 from mainstem.core.causes import one_line
 from mainstem.core.logging import get_logger
@@ -37,12 +37,14 @@ from mainstem.process.planting import Stand, next_step, plant, stand_of
 from mainstem.process.project import Input
 from mainstem.process.reading import BooksMissing, forget_metrics, query_metrics
 from mainstem.process.repartition import change_of, repartition
+from mainstem.process.sink import BatchResult
 from mainstem.process.sink_checkpoint import INJECTION_SOURCE
 from mainstem.process.sink_direct import FEW_RECORDS
 from mainstem.process.state_topic import StateTopic
 from mainstem.process.tables import PinnedTable
 from mainstem.process.task_slots import tasks_of
 from mainstem.process.versions import write_fixed
+from mainstem.records.fingerprint import MODULUS
 from mainstem.registry.client import Registry
 from mainstem.registry.spark import TopicSchema, unknown_id
 
@@ -367,10 +369,28 @@ class BatchJob(RunningJob):
             self._indexes.release()
             if kept is not None:
                 kept.unpersist()
+        if result.skipped:
+            self._compare(result)
         self._remember(plan.ends)
         self._attempts, self._has_worked, self._result = 0, True, result
         self._last_batch = number
         log.debug("batch_done", job=spec.name, batch=number, rows=result.rows, skipped=result.skipped)
+
+    def _compare(self, skipped: BatchResult) -> None:
+        """A batch that was committed and has been run again for its state: see that this has made the same of it."""
+        spec, marker = self.spec, self._marker
+        if spec.analysis.stateful is None or marker is None or marker.batch != skipped.batch:
+            return
+        for each in spec.results:  # a quarantine has the time in it
+            written = marker.outputs.get(each.topic, {}).values()
+            before = Written(sum(one.count for one in written), sum(one.hash for one in written) % MODULUS)
+            now = skipped.again.get(each.topic, Written())
+            if before != now:
+                log.warning(
+                    "batch_differs", job=spec.key, batch=skipped.batch, topic=each.topic, written=before.count,
+                    again=now.count, reason=f"{spec.analysis.determinism}: {spec.analysis.reason}",
+                    hint="what it keeps is of the second run; `mainstem job reprocess` builds the job anew",
+                )  # fmt: skip
 
     def _pin(self) -> dict[str, dict[int, int]]:
         """Move the tables to where their topics are now: all that is committed, nothing that is not."""

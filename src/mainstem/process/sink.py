@@ -20,7 +20,7 @@ import msgspec
 
 from mainstem.client.connection import Connection
 from mainstem.client.errors import TransactionFailed, UnknownTopic
-from mainstem.client.progress import Marker, NextOffsets, Output, Reads
+from mainstem.client.progress import Marker, NextOffsets, Output, Reads, Written
 from mainstem.core import MainstemError, TopicPartition, UserError
 from mainstem.core.logging import get_logger
 from mainstem.process.checkpoint_copy import CheckpointCopy
@@ -31,6 +31,7 @@ from mainstem.process.sink_commit import BatchCommitter, JobIdentity, TaskOutput
 from mainstem.process.sink_decision import Decision, SinkRefused
 from mainstem.process.sink_direct import ORDER, FewRows, OutputTopic
 from mainstem.process.sink_task import OUTPUT_SCHEMA, WriteShare, from_row, write_rows
+from mainstem.records.fingerprint import MODULUS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -49,6 +50,7 @@ class BatchResult(msgspec.Struct, frozen=True):
     skipped: bool  # it was committed already, before Spark could write that down
     rows: int = 0
     outputs: dict[str, dict[int, Output]] = {}
+    again: dict[str, Written] = {}  # of one that is skipped: what its rows are now, by topic
     write_ms: float = 0.0  # the job's own work and the writing: Spark computes when rows are asked for
     commit_ms: float = 0.0
 
@@ -142,9 +144,9 @@ class BatchSink:
             raise MainstemError("the sink is not open")
         started = time.monotonic()
         if committer.decide(batch, end_offsets, start_offsets) is Decision.SKIP:
-            batch_df.write.format("noop").mode("append").save()  # the state of stateful operators must still advance
+            again = _summed(batch_df)  # also since the state of stateful operators must still advance
             log.info("batch_skipped", job=self._job.job, version=self._job.version, batch=batch)
-            return BatchResult(batch, skipped=True)
+            return BatchResult(batch, skipped=True, again=again)
         with self._batch(committer):
             self._write(batch, batch_df, end_offsets, recount)
             seen, written = reads(), time.monotonic()
@@ -292,6 +294,17 @@ class BatchSink:
         start = F.when(F.col("topic") == first[0], first[1])
         chain = reduce(lambda chain, case: chain.when(F.col("topic") == case[0], case[1]), others, start)
         return chain.otherwise(F.raise_error(unknown).cast("int")).cast("int")
+
+
+def _summed(rows: "DataFrame") -> dict[str, Written]:
+    """How many rows go to each topic, and their fingerprints; all of them are made."""
+    from pyspark.sql import functions as F
+
+    # Two sums of halves: one of 64-bit numbers would overflow, which Spark reports as an error.
+    hashed = rows.select("topic", F.xxhash64("key", "value").alias("hash"))
+    high, low = F.sum(F.shiftright("hash", 32)), F.sum(F.col("hash").bitwiseAND(F.lit(0xFFFF_FFFF)))
+    found = hashed.groupBy("topic").agg(F.count("*").alias("rows"), high.alias("high"), low.alias("low")).collect()
+    return {row["topic"]: Written(row["rows"], ((row["high"] << 32) + row["low"]) % MODULUS) for row in found}
 
 
 def _partitions(outputs: Sequence[OutputTopic]) -> tuple[TopicPartition, ...]:
