@@ -1,6 +1,6 @@
 """Compaction beside Apache Kafka's cleaner, on the same records, and what other clients notice of it.
 
-    python -m bench.compaction [--records 10000000] [--keys 1000000] [--size 100] [--rounds 3]
+    python -m bench.compaction [--records 10000000] [--keys 1000000] [--size 100] [--rounds 7]
 
 A topic without compaction is filled by one librdkafka producer (keys from one seed, the same for both). Then it is
 given `cleanup.policy=compact`, and from there the time counts until no file of the partition has changed for some

@@ -1,6 +1,6 @@
 """A cold topic read from its beginning by a log with little memory, while a producer runs.
 
-    python -m bench.replay [--memory-mb 512] [--times 4] [--rate 1000] [--rounds 3]
+    python -m bench.replay [--memory-mb 512] [--times 4] [--rate 1000] [--rounds 7]
 
 The topic is `--times` as large as the memory that the log may use. It is written, the log is stopped, and started
 again with the limit: by `systemd-run --scope`, where that works, whose limit counts the page cache too; else by

@@ -1,6 +1,6 @@
 """The log on a disk whose syncs take 3 ms more, beside the same without: thousands of dirty partitions, and compaction.
 
-    python -m bench.slow_disk [--partitions 2000] [--sync-ms 3] [--seconds 20] [--rounds 3]
+    python -m bench.slow_disk [--partitions 2000] [--sync-ms 3] [--seconds 20] [--rounds 7]
 
 Two logs in turn: as it is, and started by bench/slow_log.py. Two librdkafka producers send to all partitions as fast
 as they go, so each round has most of them dirty; then one sends at a rate, a record to each in turn, and its waits

@@ -2,7 +2,8 @@
 
     python -m bench.slow_log --data DIR --listen HOST:PORT [--sync-ms 3]
 
-Each fdatasync and fsync takes so much more: of the journal, of segments, of directories and checkpoints.
+Each fdatasync and fsync takes so much more: of the journal, of segments, of directories and checkpoints. Not those of
+the process that compacts what is large: two for each file that it has written, behind seconds of work.
 """
 
 import argparse

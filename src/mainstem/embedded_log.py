@@ -55,6 +55,9 @@ class EmbeddedLog:
         self._owner = os.getpid()
         self._closing = threading.Lock()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.bootstrap} {self.data}{' (ended)' if self._ended else ''}>"
+
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:

@@ -265,6 +265,19 @@ def test_the_addresses_of_all_listeners_are_told(tmp_path):
     assert (told["address"], told["listeners"]) == (bootstrap, {"out": "away:4321"})
 
 
+def test_a_start_after_a_kill_says_so(tmp_path):
+    for kill, recovered in ((True, False), (False, True), (False, False)):
+        with started(tmp_path) as (process, bootstrap):
+            with RawClient(bootstrap) as raw:
+                if kill:
+                    raw.create_topic("t")
+                    raw.produce("t", b"v")
+            (process.kill if kill else process.terminate)()
+            lines = process.communicate(timeout=60)[1].splitlines()
+        (told,) = (each for each in map(json.loads, lines) if each["event"] == "broker_started")
+        assert ("recovered" in told) == recovered
+
+
 def test_the_data_directory_of_a_project_is_no_log(tmp_path):
     """One level too high: a second log was written into it, while `up` ran."""
     (tmp_path / "mainstem.json").write_text('{"format":1}')

@@ -546,7 +546,7 @@ def a_classic_member(group):
     return member_id, joined.generation_id
 
 
-def test_a_group_is_upgraded_in_place_and_goes_back(raw, group):
+def test_g7_a_group_is_upgraded_in_place_and_goes_back(raw, group):
     old, generation = a_classic_member(group)
     assert generation == 1
     new = group.beat("new")

@@ -295,6 +295,7 @@ GOOD = {
     ({}, ""),
     ({"final": [at(0, "a"), at(2, "x"), at(3, "y")], "polls": {}}, "lost: b"),
     ({"final": [at(0, "a"), at(1, "c"), at(2, "x"), at(3, "y")], "polls": {}}, "lost: b"),
+    ({"acknowledged": {"x": at(7, "x").place}}, "lost: x"),
     ({"final": [*GOOD["final"], at(5, "a")]}, "duplicated: a"),
     ({"sent": {("s", PLAIN, 0): ["b", "a"]}}, "reordered: s sent b before a"),
     ({"polls": {"r": [at(1, "c")]}}, "disagreeing: r saw c"),

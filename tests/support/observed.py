@@ -53,9 +53,8 @@ class Observed(msgspec.Struct):
 
     def _lost(self) -> Iterable[str]:
         there = {seen.place: seen.value for seen in self.final}
-        transactional = {value for values, _ in self.transactions.values() for value in values}
-        for value, place in self.acknowledged.items():
-            if value not in transactional and there.get(place) != value:
+        for value, place in self.acknowledged.items():  # also of a transaction that was aborted: none is cut off
+            if there.get(place) != value:
                 yield f"lost: {value} was acknowledged at {place}, there is {there.get(place)}"
 
     def _duplicated(self) -> Iterable[str]:

@@ -161,7 +161,9 @@ class Broker:
             raise
         address = format_address(self.host, self.port)
         others = {each.name: format_address(each.host, each.port) for each in self.listeners[1:]}
-        also = {"listeners": others} if others else {}
+        also: dict[str, Any] = {"listeners": others} if others else {}
+        if not self.log.recovered_cleanly:
+            also["recovered"] = "the last end was a crash; all that was acknowledged is there"
         self._started = True
         log.info("broker_started", address=address, **also, cluster_id=self.topics.cluster_id, topics=len(self.topics))
         return address

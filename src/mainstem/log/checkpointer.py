@@ -303,18 +303,17 @@ class Checkpointer:
         """Bring the segments to the disk, then say so; the journal before it is then free (blocking).
 
         1. sync the segments, 2. write their indexes (hints: not synced), 3. sync new partitions' directories, and
-        those with new or deleted files, 4. replace the checkpoint.
+        of the others those with new or deleted files, 4. replace the checkpoint.
         """
         written = [segment for segment, state in snapshot.segments if state.size]  # an empty one may have no file
         try:
             self._sync_all(self._sync_segment, written)
-            for write in index_writes:
-                try:
-                    write.write(self._disk)
-                except OSError as error:
-                    log.warning("index_not_written", path=str(write.path), error=str(error))
+            self._sync_all(self._write_index, index_writes)
             self._sync_all(self._sync_created, snapshot.created)
-            self._sync_all(self._sync_directory, [*snapshot.directories, self._path])
+            made = frozenset(snapshot.created)  # on the disk by now, with all that is in them
+            self._sync_all(
+                self._sync_directory, [each for each in (*snapshot.directories, self._path) if each not in made]
+            )
         except OSError as error:
             if error.errno not in NO_DESCRIPTORS:
                 raise
@@ -332,6 +331,12 @@ class Checkpointer:
         errors.sort(key=lambda error: isinstance(error, OSError) and error.errno in NO_DESCRIPTORS)
         if errors:
             raise errors[0]
+
+    def _write_index(self, write: IndexWrite) -> None:
+        try:
+            write.write(self._disk)
+        except OSError as error:
+            log.warning("index_not_written", path=str(write.path), error=str(error))
 
     def _sync_segment(self, segment: Segment) -> None:
         """The checkpoint says that these bytes are on the disk; where they are deleted, that is."""

@@ -153,7 +153,7 @@ class BatchSink:
             marker = committer.commit(batch, end_offsets, self._written, tables, seen, topics(), event_time)
         rows = sum(task.output.count for task in self._written)
         write_ms, commit_ms = (written - started) * 1000, (time.monotonic() - written) * 1000
-        return BatchResult(batch, False, rows, marker.outputs, write_ms, commit_ms)
+        return BatchResult(batch, False, rows, marker.outputs, write_ms=write_ms, commit_ms=commit_ms)
 
     def note(
         self,
