@@ -14,8 +14,9 @@ from mainstem.connect.sources.file import FileSource
 from mainstem.connect.sources.file_config import FileSourceConfig
 from tests.support.jobs import driver_of, put_rows, read_rows, run_until, say_end
 from tests.support.postgres import Pipeline, running
+from tests.support.properties import examples
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]  # a whole Spark beside whatever else the machine does
+pytestmark = [pytest.mark.spark, pytest.mark.hypothesis, pytest.mark.timeout(900)]  # a whole Spark beside whatever else the machine does
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 ORDERS = json.dumps({"type": "record", "name": "Order", "fields": [
@@ -24,20 +25,21 @@ ORDERS = json.dumps({"type": "record", "name": "Order", "fields": [
 SETTINGS = '[topics."idle.orders"]\npartitions = 2\nschema = "orders.avsc"\nkey = "id"\nevent_time = "at"\n'
 # Names of their own: the log of a test session knows each job once.
 JOBS = """
-from mainstem.process import stream, table, topic
+from mainstem.process import changelog, stream, table, topic
 from pyspark.sql import functions as F
 orders = topic("idle.orders")
+hours = changelog("idle.hours", key=["window_start", "window_end"])
 
 @stream(to="idle.paid", key="id")
 def idle_paid(orders):
     return orders.filter("cents > 0")
 
-@table(to="idle.hourly", key="hour", watermark=("at", "10 minutes"))
+@table(to="idle.hourly", key="hour", watermark=("at", "10 minutes"), state=hours)
 def idle_hourly(idle_paid):
     totals = idle_paid.groupBy(F.window("at", "1 hour")).agg(F.sum("cents").alias("cents"))
     return totals.select(F.col("window.start").alias("hour"), "cents")
 """
-HEARTBEAT_MS, SETTLED_S, IDLE_S = 2_000, 5.0, 8.0
+HEARTBEAT_MS, SETTLED_S, IDLE_S = 2_000, 5.0, examples(8)
 
 
 def test_an_idle_project_writes_nothing(spark, log_connection, registry_url, live_registry, postgres_server, tmp_path):
@@ -56,7 +58,7 @@ def test_an_idle_project_writes_nothing(spark, log_connection, registry_url, liv
     lines = FileSource(
         "idle-lines", FileSourceConfig(str(tmp_path / "idle.log"), "idle.lines"), log_connection, live_registry
     )
-    made = ("idle.orders", "idle.paid", "idle.hourly", "idle.lines", f"{pipeline.name}.stock")
+    made = ("idle.orders", "idle.paid", "idle.hourly", "idle.hours", "idle.lines", f"{pipeline.name}.stock")
     settings = LakehouseConfig(topics="|".join(made))  # the log of a test session has topics of other tests
     tables = tmp_path / "tables"
     lakehouse = Lakehouse(spark.newSession(), log_connection, tables, tmp_path / "lake", settings, name="idle-lake")
