@@ -34,7 +34,11 @@ def test_a_topic_is_created_listed_described_and_deleted(run):
     detail = json.loads(run("topic", "describe", "orders", "--json"))
     assert [p["partition"] for p in detail["partitions"]] == [0, 1]
     assert detail["config"]["retention.ms"] == "1000"
-    assert "high watermark" in run("topic", "describe", "orders")
+    assert detail["own"] == ["retention.ms"]
+    partitions, settings = run("topic", "describe", "orders").split("\n\n")
+    assert "high watermark" in partitions
+    assert [line.split()[0] for line in settings.splitlines() if line.endswith("this topic")] == ["retention.ms"]
+    assert settings.splitlines()[1].split() == ["retention.ms", "1000", "this", "topic"]
     assert run("topic", "delete", "orders", "--yes") == "topic orders: deleted\n"
     assert json.loads(run("topic", "list", "--json")) == []
 

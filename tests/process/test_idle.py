@@ -16,7 +16,11 @@ from tests.support.jobs import driver_of, put_rows, read_rows, run_until, say_en
 from tests.support.postgres import Pipeline, running
 from tests.support.properties import examples
 
-pytestmark = [pytest.mark.spark, pytest.mark.hypothesis, pytest.mark.timeout(900)]  # a whole Spark beside whatever else the machine does
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.hypothesis,
+    pytest.mark.timeout(900),
+]  # a whole Spark beside whatever else the machine does
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 ORDERS = json.dumps({"type": "record", "name": "Order", "fields": [

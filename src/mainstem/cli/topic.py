@@ -38,6 +38,8 @@ class TopicDetail(msgspec.Struct, frozen=True):
     name: str
     partitions: list[PartitionLine]
     config: dict[str, str]
+    own: list[str]
+    """Those of `config` that were set for the topic; the others are the log's defaults."""
 
 
 class TopicMade(msgspec.Struct, frozen=True):
@@ -100,7 +102,9 @@ def list_command(internal: bool, as_json: bool, target: Target) -> None:
 @json_option
 @connection_options
 def describe(name: str, as_json: bool, target: Target) -> None:
-    """Show each partition of topic NAME: log start offset, last stable offset, high watermark."""
+    """Show each partition of topic NAME: log start offset, last stable offset, high watermark; and its settings, those
+    that were set for it first, then the log's defaults.
+    """
     from mainstem.client import topics
 
     connection = target.connect()
@@ -108,7 +112,9 @@ def describe(name: str, as_json: bool, target: Target) -> None:
     stable = topics.end_offsets(connection, name, committed=True)
     ends = topics.end_offsets(connection, name)
     partitions = [PartitionLine(p, starts[p], stable[p], ends[p]) for p in sorted(ends)]
-    detail = TopicDetail(name, partitions, topics.describe_config(connection, name))
+    settings = topics.describe_settings(connection, [name])[name]
+    own = [key for key, each in settings.items() if each.own]
+    detail = TopicDetail(name, partitions, {key: each.value for key, each in settings.items()}, own)
     if as_json:
         click.echo(to_json(detail))
         return
@@ -116,7 +122,9 @@ def describe(name: str, as_json: bool, target: Target) -> None:
     columns = ["partition", "log start", "last stable", "high watermark"]
     click.echo(to_table(columns, [msgspec.structs.astuple(line) for line in partitions]))
     click.echo()
-    click.echo(to_table(["setting", "value"], detail.config.items()))
+    by_origin = sorted(settings.items(), key=lambda item: not item[1].own)
+    rows = [(key, each.value, "this topic" if each.own else "default") for key, each in by_origin]
+    click.echo(to_table(["setting", "value", "of"], rows))
     if replicas == 1 and (line := topics.what_can_be_lost(name, detail.config)) is not None:
         click.echo(f"\n{line}")
 

@@ -15,6 +15,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    ConfigSource,
     NewTopic,
     OffsetSpec,
     ResourceType,
@@ -99,6 +100,9 @@ def is_not_let_in(told: KafkaError) -> bool:
 
 
 def _hear(connection: Connection, error: KafkaError) -> None:
+    before = _told.get(connection)
+    if before is not None and is_not_let_in(before):  # of the tries to connect some say less
+        return
     if error.code() != KafkaError._ALL_BROKERS_DOWN:  # which says less than what was said before
         _told[connection] = error
 
@@ -295,8 +299,21 @@ def describe_config(connection: Connection, name: str) -> dict[str, str]:
     return describe_configs(connection, [name])[name]
 
 
+class Setting(msgspec.Struct, frozen=True):
+    """Of a topic, as the broker sees it; `own`: it was set for the topic, and is no default."""
+
+    value: str
+    own: bool
+
+
 def describe_configs(connection: Connection, names: Iterable[str]) -> dict[str, dict[str, str]]:
     """The settings of topics that exist, by their names; one request for all."""
+    found = describe_settings(connection, names)
+    return {name: {key: each.value for key, each in settings.items()} for name, settings in found.items()}
+
+
+def describe_settings(connection: Connection, names: Iterable[str]) -> dict[str, dict[str, Setting]]:
+    """The same, and where each comes from."""
     wanted = [ConfigResource(ResourceType.TOPIC, name) for name in names]
     if not wanted:
         return {}
@@ -307,7 +324,10 @@ def describe_configs(connection: Connection, names: Iterable[str]) -> dict[str, 
         lambda resource: (resource.name, None),
     )
     return {
-        resource.name: {key: entry.value for key, entry in sorted(entries.items())}
+        resource.name: {
+            key: Setting(entry.value, entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value)
+            for key, entry in sorted(entries.items())
+        }
         for resource, entries in found.items()
     }
 
