@@ -8,7 +8,7 @@ import uuid
 import msgspec
 import pytest
 
-from mainstem.client import Connection, TransactionFailed, reader
+from mainstem.client import Connection, Fenced, TransactionFailed, reader
 from mainstem.client.append import append
 from mainstem.client.internal import COMMITS, PROGRESS, job_key
 from mainstem.client.progress import Output, Progress, Written, read_marker
@@ -303,6 +303,18 @@ def test_a_batch_that_takes_too_long_is_told_with_the_setting_of_its_job(job, mo
     with pytest.raises(TransactionFailed, match="more than its timeout of 60000 ms") as caught:
         committer.commit(0, job.ends(0), [output])
     assert caught.value.hint == f"give transactions more time: transaction_timeout_seconds under [jobs.{job.name}]"
+
+
+def test_what_a_batch_computes_takes_none_of_the_time_of_its_transaction(job, monkeypatch):
+    """A newer driver was told as a timeout where the work before the first row had taken longer than that."""
+    committer = job.start()
+    (job.checkpoint / "offsets" / "0").write_text("plan")
+    plan = committer.begin()
+    monkeypatch.setattr("mainstem.client.transaction.since_boot", lambda: since_boot() + 61)
+    output = job.write(plan, 0, ROWS)
+    fence_job(job.connection, job.name, "v1")
+    with pytest.raises(Fenced):
+        committer.commit(0, job.ends(0), [output])
 
 
 def test_the_marker_joins_last_so_that_it_holds_back_others_for_moments_only(job):
