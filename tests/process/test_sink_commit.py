@@ -3,13 +3,15 @@
 import json
 import threading
 import time
+import traceback
 import uuid
 
 import msgspec
 import pytest
 
-from mainstem.client import Connection, Fenced, TransactionFailed, reader
+from mainstem.client import Connection, reader
 from mainstem.client.append import append
+from mainstem.client.errors import Fenced, IdentityLost, TookTooLong, TransactionFailed
 from mainstem.client.internal import COMMITS, PROGRESS, job_key
 from mainstem.client.progress import Output, Progress, Written, read_marker
 from mainstem.client.topics import end_offsets, ensure_internal_topics, ensure_topic
@@ -303,6 +305,19 @@ def test_a_batch_that_takes_too_long_is_told_with_the_setting_of_its_job(job, mo
     with pytest.raises(TransactionFailed, match="more than its timeout of 60000 ms") as caught:
         committer.commit(0, job.ends(0), [output])
     assert caught.value.hint == f"give transactions more time: transaction_timeout_seconds under [jobs.{job.name}]"
+
+
+@pytest.mark.parametrize("kind", [Fenced, IdentityLost, TransactionFailed])
+def test_what_refuses_a_task_is_the_age_of_its_transaction_once_it_is_older_than_its_timeout(job, monkeypatch, kind):
+    """With transactions of before Kafka 4 a task may be refused its claim, or be told that its identity is lost."""
+    committer = job.start()
+    job.write(committer.begin(), 0, ROWS)
+    worker = RuntimeError("".join(["Traceback\n", *traceback.format_exception_only(kind("refused"))]))
+    other = RuntimeError("Traceback\nValueError: refused")
+    assert committer.reason(worker) is worker
+    monkeypatch.setattr("mainstem.client.transaction.since_boot", lambda: since_boot() + 61)
+    assert isinstance(committer.reason(worker), TookTooLong)
+    assert committer.reason(other) is other
 
 
 def test_what_a_batch_computes_takes_none_of_the_time_of_its_transaction(job, monkeypatch):
