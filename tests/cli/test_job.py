@@ -1,4 +1,5 @@
 import json
+import re
 
 import msgspec
 import pytest
@@ -14,6 +15,7 @@ from mainstem.client.topics import ensure_internal_topics, ensure_topic
 from mainstem.core import UserError
 from mainstem.core.locks import DirectoryLock
 from mainstem.core.task import TaskState
+from mainstem.process.culprit import FailedBatch, Range
 from mainstem.process.offsets import read_plan
 from mainstem.process.sink_checkpoint import Checkpoint
 from mainstem.process.versions import Asked, Fixed, is_retired, write_asked, write_fixed
@@ -156,6 +158,28 @@ def test_a_job_that_waits_for_its_first_start_is_shown(log, tmp_path):
     assert " ".join(listed.splitlines()[1].split()).endswith("idle topic crm.customers has no schema yet")
     assert listed.splitlines()[2].endswith("running")
     assert "idle: topic crm.customers has no schema yet" in shown
+
+
+RANGES = (Range("o", "orders", 0, 5, 9), Range("o", "orders", 1, 2, 3))
+ROW = 'orders 0:7 {"id": 7, "cents": null}'
+
+
+@pytest.mark.parametrize("row", [ROW, ""], ids=["without state", "with state, which tells no row"])
+def test_of_a_batch_that_failed_its_offsets_are_shown_and_the_row_where_it_is_known(log, tmp_path, row):
+    batch = FailedBatch(3, RANGES, row)
+    task = TaskState("job broken@1", "waiting", 2, "jobs.py:4: ValueError: no cents", details=batch.told())
+    TasksWriter(tmp_path, 7, "spark-c0de").save([task])
+    command = ["job", "show", "broken", "--data", str(tmp_path)]
+    with DirectoryLock(tmp_path):
+        save(tmp_path, UpState(1, "p", log, "http://127.0.0.1:1", 0.0, [ChildState("spark", "running", 7)]))
+        shown = CliRunner().invoke(group, command).stdout
+        (document,) = json.loads(CliRunner().invoke(group, [*command, "--json"]).stdout)
+    lines = [tuple(re.split("  +", line, maxsplit=1)) for line in shown.splitlines()]
+    failed = {"failed batch": "3", "failed offsets": "orders 0: 5 to 9, orders 1: 2 to 3"}
+    failed |= {"failed row": row} if row else {}
+    assert [line for line in lines if line[0].startswith("failed")] == list(failed.items())
+    assert ("state", "waiting: jobs.py:4: ValueError: no cents") in lines
+    assert document["failure"] == {name.removeprefix("failed "): text for name, text in failed.items()}
 
 
 def test_of_a_version_that_never_started_no_topic_stays(log, tmp_path):

@@ -1,4 +1,5 @@
-"""The sink's protocol, killed at every step: a read_committed reader counts what is lost, duplicated or torn.
+"""The sink's protocol, killed at every step, in plain text and over TLS and SASL: a read_committed reader counts what
+is lost, duplicated or torn.
 
 Also: a checkpoint rolled back, a task attempted twice, a consumer group reset, a batch longer than the transaction
 timeout, a driver that was stopped past the fence of its successor. Leaders and coordinators move under the transactions
@@ -25,13 +26,15 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka import TopicPartition as ConfluentPartition
 
-from mainstem.client import Connection
+import mainstem
+from mainstem.client import Connection, Security
 from mainstem.client.append import append
 from mainstem.client.cluster import Cluster
 from mainstem.client.internal import job_group
 from mainstem.client.progress import Marker, read_marker
 from mainstem.client.topics import admin, end_offsets, ensure_internal_topics, ensure_topic
 from tests.support import sink_engine
+from tests.support.certificates import Authority
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.records import committed
 
@@ -62,6 +65,20 @@ def connection(request: pytest.FixtureRequest) -> Connection:
     return connection
 
 
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
+    """To a log that listens with TLS and SASL only, as a user whose password it has as SCRAM's."""
+    authority = Authority(tmp_path_factory.mktemp("secured"))
+    certificate, key = map(str, authority.issue("log"))
+    files = {"certificate_file": certificate, "key_file": key}
+    settings = {"protocol": "SASL_SSL", "sasl_enabled_mechanisms": ["SCRAM-SHA-256"], "users": {"ada": "secret"}}
+    with mainstem.embedded(broker=settings | files) as log:
+        security = Security("SASL_SSL", "SCRAM-SHA-256", "ada", "secret", str(authority.file))
+        connection = Connection(log.bootstrap, security)
+        ensure_internal_topics(connection)
+        yield connection
+
+
 async def transaction_version(connection: Connection) -> int:
     cluster = Cluster(connection)
     await cluster.open()
@@ -89,6 +106,7 @@ class Bench:
 
     def config(self, **settings: Any) -> sink_engine.Config:
         settings = {"batches": 100, "output_partitions": OUTPUTS} | settings
+        settings["security"] = self.connection.security
         return sink_engine.Config(
             self.connection.bootstrap, str(self.checkpoint), self.job, self.source, self.output, **settings
         )
@@ -172,8 +190,23 @@ STEPS = [
 ONCE = {"sent_init_producer_id", "fenced", "marker_read"}
 
 
+OVER_TLS = {"fenced", "begun", "task_produced", "offsets_committed", "sent_end_txn"}
+"""Where `make test` kills it there: around the fence, the begin, the rows, the offsets and the commit."""
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_killed_at_every_step(bench: Bench, step: str) -> None:
+    kill_at(bench, step)
+
+
+@pytest.mark.parametrize(
+    "step", [pytest.param(step, marks=[pytest.mark.long] * (step not in OVER_TLS)) for step in STEPS]
+)
+def test_killed_at_every_step_over_tls_and_sasl(secured: Connection, tmp_path: Path, step: str) -> None:
+    kill_at(Bench(secured, tmp_path), step)
+
+
+def kill_at(bench: Bench, step: str) -> None:
     bench.run(kill_at=(step, 1 if step in ONCE else 2), fails="killed")
     bench.run(kill_at=(step, 1), fails="killed")  # and again, on the way back
     bench.run()

@@ -1,5 +1,6 @@
-"""A job that goes in batches: one that does not end. Whole runs on a log are in test_run."""
+"""A job that goes in batches: one that does not end, one that fails. Whole runs on a log are in test_run."""
 
+import re
 import time
 from collections import Counter
 
@@ -53,6 +54,32 @@ def test_a_batch_that_hangs_is_given_up_and_holds_nothing_of_spark_any_more(
     run_until(driver, lambda: len(read_rows(log_connection, f"{shop}.copied")) == 4)
     hang.unlink()
     run_until(driver, lambda: len(read_rows(log_connection, f"{shop}.slow")) == 4)
+
+
+HOURLY = """
+    @table(to="SHOP.hourly", key=["customer", "hour"], watermark=("at", "10 minutes"))
+    def SHOP_hourly(orders):
+        cents = F.when(F.col("cents") > 0, F.col("cents")).otherwise(F.raise_error("no cents").cast("long"))
+        hours = orders.withColumn("cents", cents).groupBy("customer", F.window("at", "1 hour"))
+        return hours.agg(F.sum("cents").alias("cents")).select("customer", F.col("window.start").alias("hour"), "cents")
+"""
+
+
+def test_of_a_batch_of_a_job_with_state_that_fails_the_offsets_are_told_and_no_row(
+    spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
+):
+    """Its function cannot be called with some of the rows: what it makes of them depends on those before."""
+    project = write_project(tmp_path / "project", shop, HOURLY)
+    driver = driver_of(spark, project, log_connection, registry_url, tmp_path / "data")
+    drivers.append(driver)
+    driver.start()
+    put_rows(log_connection, live_registry, f"{shop}.orders", ORDERS, [order(1, "ann", 0, 0)], ("customer",))
+    key = f"{shop}_hourly@1"
+    run_until(driver, lambda: key in driver.retries.failed)
+    failure = driver.retries.failed[key]
+    assert "no cents" in failure.error
+    assert list(failure.details) == ["batch", "offsets"]
+    assert re.fullmatch(rf"{shop}.orders [01]: 0 to 1", failure.details["offsets"])
 
 
 def test_a_batch_that_hangs_leaves_half_of_spark_to_others(

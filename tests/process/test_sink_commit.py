@@ -3,13 +3,15 @@
 import json
 import threading
 import time
+import traceback
 import uuid
 
 import msgspec
 import pytest
 
-from mainstem.client import Connection, TransactionFailed, reader
+from mainstem.client import Connection, reader
 from mainstem.client.append import append
+from mainstem.client.errors import Fenced, IdentityLost, TookTooLong, TransactionFailed
 from mainstem.client.internal import COMMITS, PROGRESS, job_key
 from mainstem.client.progress import Output, Progress, Written, read_marker
 from mainstem.client.topics import end_offsets, ensure_internal_topics, ensure_topic
@@ -303,6 +305,31 @@ def test_a_batch_that_takes_too_long_is_told_with_the_setting_of_its_job(job, mo
     with pytest.raises(TransactionFailed, match="more than its timeout of 60000 ms") as caught:
         committer.commit(0, job.ends(0), [output])
     assert caught.value.hint == f"give transactions more time: transaction_timeout_seconds under [jobs.{job.name}]"
+
+
+@pytest.mark.parametrize("kind", [Fenced, IdentityLost, TransactionFailed])
+def test_what_refuses_a_task_is_the_age_of_its_transaction_once_it_is_older_than_its_timeout(job, monkeypatch, kind):
+    """With transactions of before Kafka 4 a task may be refused its claim, or be told that its identity is lost."""
+    committer = job.start()
+    job.write(committer.begin(), 0, ROWS)
+    worker = RuntimeError("".join(["Traceback\n", *traceback.format_exception_only(kind("refused"))]))
+    other = RuntimeError("Traceback\nValueError: refused")
+    assert committer.reason(worker) is worker
+    monkeypatch.setattr("mainstem.client.transaction.since_boot", lambda: since_boot() + 61)
+    assert isinstance(committer.reason(worker), TookTooLong)
+    assert committer.reason(other) is other
+
+
+def test_what_a_batch_computes_takes_none_of_the_time_of_its_transaction(job, monkeypatch):
+    """A newer driver was told as a timeout where the work before the first row had taken longer than that."""
+    committer = job.start()
+    (job.checkpoint / "offsets" / "0").write_text("plan")
+    plan = committer.begin()
+    monkeypatch.setattr("mainstem.client.transaction.since_boot", lambda: since_boot() + 61)
+    output = job.write(plan, 0, ROWS)
+    fence_job(job.connection, job.name, "v1")
+    with pytest.raises(Fenced):
+        committer.commit(0, job.ends(0), [output])
 
 
 def test_the_marker_joins_last_so_that_it_holds_back_others_for_moments_only(job):

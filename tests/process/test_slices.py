@@ -1,5 +1,6 @@
 """Slices of a job: each as a whole or not at all, none twice; together what the job makes when it runs by itself."""
 
+import re
 import time
 import uuid
 from contextlib import contextmanager
@@ -8,13 +9,17 @@ from datetime import UTC, datetime
 import pytest
 from confluent_kafka import Producer
 
+from mainstem.client.cluster import CLIENT_ID
 from mainstem.core import ManualClock, SystemClock, UserError
 from mainstem.process.diagnosis import JobFailed
 from mainstem.process.project import load_project
+from mainstem.process.project_config import load_job_configs
 from mainstem.process.slices import Slice, SliceOpen, SliceRefused, SliceRunner
 from mainstem.process.versions import assignments, left_over, live_versions
 from mainstem.registry.client import Registry
+from mainstem.wire.errors import Code
 from tests.support.jobs import driver_of, put_rows, read_rows, run_until
+from tests.support.raw import RawClient
 from tests.support.shop import ORDERS, drivers, order, shop, write_project
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -29,16 +34,16 @@ def now_ms() -> int:
 class Sliced:
     """A job that runs on demand, over orders that are put into its topic."""
 
-    def __init__(self, spark, connection, registry_url, shop, directory, name, jobs):
+    def __init__(self, spark, connection, registry_url, shop, directory, name, jobs, settings=""):
         self.spark, self.connection, self.shop, self.name = spark, connection, shop, name
         self.registry, self.data = Registry(registry_url), directory / "data"
-        self.project = write_project(directory / "project", shop, jobs, DEMAND.format(name=name))
+        self.project = write_project(directory / "project", shop, jobs, DEMAND.format(name=name) + settings)
         self.url = registry_url
         self.bind()
 
     def bind(self):
-        jobs = [(self.name, "1")]
-        self.spec = driver_of(self.spark, self.project, self.connection, self.url, self.data, jobs=jobs).bind(self.name)
+        given = {"jobs": [(self.name, "1")], "settings": load_job_configs(self.project)}
+        self.spec = driver_of(self.spark, self.project, self.connection, self.url, self.data, **given).bind(self.name)
 
     def put(self, *orders) -> int:
         """A time after which the orders come; the next ones come later than all of them."""
@@ -135,6 +140,72 @@ def test_a_slice_that_fails_is_there_as_a_whole_or_not_at_all(spark, log_connect
     assert job.rows("halves") == []
     assert job.run(first, second).number == 0  # what failed has left nothing: another one takes its place
     assert job.rows("halves") == list(range(20))
+
+
+TWO_SECONDS = "transaction_timeout_seconds = 2\n"
+SLEEPS = """
+    import time
+    from pyspark.sql.types import LongType
+
+    @F.udf(LongType())
+    def slowly(cents):
+        time.sleep(0.8)
+        return cents
+
+    @stream(to="SHOP.slow", key="customer")
+    def sleeps(orders):
+        return orders.withColumn("cents", slowly("cents"))
+"""
+LARGE = """
+    @stream(to="SHOP.large", key="customer")
+    def large(orders):
+        return orders.select("customer", F.repeat(F.lit("x"), 60_000).alias("much"))
+"""
+
+
+@contextmanager
+def few_bytes_a_second(connection, bytes_per_second):
+    """All that our writers may, while others may what they like."""
+
+    def alter(**to):
+        with RawClient(connection.bootstrap) as raw:
+            entry = {
+                "entity": [{"entity_type": "client-id", "entity_name": CLIENT_ID}],
+                "ops": [{"key": "producer_byte_rate", **to}],
+            }
+            (answer,) = raw.call(49, 1, entries=[entry], validate_only=False).entries
+            assert answer.error_code == Code.none
+
+    alter(value=float(bytes_per_second), remove=False)
+    try:
+        yield
+    finally:
+        alter(value=0.0, remove=True)
+
+
+def test_what_a_slice_computes_takes_none_of_its_transactions_time(spark, log_connection, registry_url, shop, tmp_path):
+    job = Sliced(spark, log_connection, registry_url, shop, tmp_path, "sleeps", SLEEPS, TWO_SECONDS)
+    first = job.put(*(order(n, "ann", 0) for n in range(5)))
+    began = time.monotonic()
+    assert job.run(first, now_ms()).written == {f"{shop}.slow": 5}
+    assert time.monotonic() - began > 5 * 0.8
+
+
+def test_a_slice_that_takes_too_long_to_be_written_says_which_setting_to_raise(
+    spark, log_connection, registry_url, shop, tmp_path
+):
+    """Its tasks know of their rows only that they were refused, as those of an older driver are."""
+    job = Sliced(spark, log_connection, registry_url, shop, tmp_path, "large", LARGE, TWO_SECONDS)
+    first = job.put(*(order(n, "ann", 0) for n in range(60)))
+    end = now_ms()
+    with few_bytes_a_second(log_connection, 150_000), pytest.raises(JobFailed) as failed:
+        job.run(first, end)
+    wanted = f"slice {Slice(first, end)}: expected its rows to be written within 2 s, found "
+    assert re.fullmatch(rf"\S+jobs.py:\d+: {re.escape(wanted)}[\d.]+ s: nothing of it is there", str(failed.value))
+    assert failed.value.hint == (
+        "raise transaction_timeout_seconds under [jobs.large], to 900 at most, or take shorter slices"
+    )
+    assert read_rows(log_connection, f"{shop}.large") == []
 
 
 def test_a_slice_ends_in_the_past_and_waits_for_open_transactions(spark, log_connection, registry_url, shop, tmp_path):

@@ -5,7 +5,7 @@
 It starts Spark and says `{"ready": PID OF THE JVM}`. Then it takes lines:
 
     go {"direct": true, ...}   run the jobs, with these `Settings`
-    arm STEP                   wait when a job comes to this step next, and say `{"at": STEP, "job": JOB}`
+    arm STEP [JOB]             wait when a job comes to this step next, and say `{"at": STEP, "job": JOB}`
     on                         go on from there
     stop                       stop the jobs, then end
 
@@ -84,7 +84,7 @@ class Steps:
 
     def trace(self, job: str, step: str) -> None:
         with self._lock:
-            if step != self.armed:
+            if self.armed not in (step, f"{step} {job}"):
                 return
             self.armed = ""
             self._on.clear()

@@ -29,7 +29,7 @@ import msgspec
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
-from mainstem.client import Connection
+from mainstem.client import Connection, Security
 from mainstem.client.partitioner import partition_for
 from mainstem.client.progress import Output
 from mainstem.client.reader import arrived
@@ -64,12 +64,13 @@ class Config(msgspec.Struct, frozen=True):
     dealt: int = (
         -1
     )  # where it is a number, rows go to tasks at random, in any order; a batch that is run again, otherwise
+    security: Security = Security()
 
 
 class Engine:
     def __init__(self, config: Config, say: Callable[..., None]) -> None:
         self.config, self.say = config, say
-        self.connection = Connection(config.bootstrap)
+        self.connection = Connection(config.bootstrap, config.security)
         self.checkpoint = Path(config.checkpoint)
         self.random = random.Random(config.dealt)
         self.steps: Counter[str] = Counter()

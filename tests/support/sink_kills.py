@@ -340,7 +340,9 @@ class World:
     # -- kills
 
     def kill(self, victims: Iterable[tuple[str, str]]) -> None:
-        """Each of `victims`: who, and at which step; at any moment where that is empty."""
+        """Each of `victims`: who, and at which step, of any job or of one (`planned copied`); at any moment where that
+        is empty.
+        """
         for victim, step in victims:
             self._kill_one(victim, step)
             if self.random.random() < 0.7:

@@ -6,6 +6,7 @@ MainstemError
     ├── BrokerUnavailable    nobody answers, or not in time
     │   └── CommitUnknown    the transaction was or was not committed, and who commits cannot tell any more
     └── TransactionFailed    the transaction was or must be aborted; nothing of it is visible
+        ├── TookTooLong      it was open for longer than its timeout, and the log has aborted it
         ├── IdentityLost     the log has forgotten the producer id, or a newer holder has another: to fence again tells
         └── Fenced           a newer holder of the same transactional id exists: stop, do not retry here
 """
@@ -43,6 +44,14 @@ class CommitUnknown(BrokerUnavailable):
 
 class TransactionFailed(Retriable):
     """A transaction cannot be committed; it is aborted, or the broker aborts it, and nothing of it is ever visible."""
+
+
+class TookTooLong(TransactionFailed):
+    """The broker has aborted it for its age, unless a newer holder did; it was open for `seconds`."""
+
+    def __init__(self, message: str, *, seconds: float, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.seconds = seconds
 
 
 class IdentityLost(TransactionFailed):

@@ -36,6 +36,7 @@ from mainstem.client.errors import (
     Fenced,
     IdentityLost,
     RecordRefused,
+    TookTooLong,
     TransactionFailed,
     UnknownTopic,
 )
@@ -147,7 +148,7 @@ class SharedTransaction:
         self._offsets_joined = False
         self._sequences: dict[TopicPartition, int] = {}
         self._lock = threading.Lock()
-        self._began_at = 0.0
+        self._began_at = 0.0  # when the broker was about to hear of the transaction; 0 before
 
     @property
     def implicit(self) -> bool:
@@ -213,7 +214,7 @@ class SharedTransaction:
         producer_id, producer_epoch = self._require_identity()
         if self._joined:
             raise TransactionFailed(f"{self.transactional_id}: the transaction before is open: abort it")
-        self._began_at = since_boot()
+        self._began_at = 0.0
         return Ticket(self._connection, self.transactional_id, producer_id, producer_epoch, self.implicit)
 
     def join(self, partition: TopicPartition) -> int:
@@ -226,6 +227,7 @@ class SharedTransaction:
             if partition in self._joined:
                 raise TransactionFailed(f"{self.transactional_id}: {partition} is written already in this transaction")
             self._joined.add(partition)
+            self._began_at = self._began_at or since_boot()
         if not self.implicit:
             self._add_partition(partition)
         return self._sequences.get(partition, 0)
@@ -245,6 +247,7 @@ class SharedTransaction:
 
     def send_offsets(self, group: str, positions: NextOffsets) -> Callable[[], str]:
         """As `commit_offsets`, whose answer is what it gives, when that is called: before the transaction ends."""
+        self._began_at = self._began_at or since_boot()
         if not self.implicit:
             self._ask_coordinator(Api.ADD_OFFSETS_TO_TXN, 3, {**self._who(), "group_id": group})
         self._offsets_joined = True
@@ -297,7 +300,7 @@ class SharedTransaction:
             raise TransactionFailed(f"{self.transactional_id}: {joined} were joined, {set(counts)} were reported")
         try:
             self._end(committed=True)
-        except (Fenced, IdentityLost, _TookTooLong) as error:
+        except (Fenced, IdentityLost, TookTooLong) as error:
             if isinstance(error.__cause__, _Refused) and error.__cause__.is_repeated:  # the first one may have done it
                 raise CommitUnknown(
                     f"{error}; the answer to a request before was lost, which may have committed it", hint=error.hint
@@ -318,6 +321,19 @@ class SharedTransaction:
             self._identity = None
             self._joined.clear()
             self._offsets_joined = False
+
+    def took_too_long(self) -> TookTooLong | None:
+        """Where the open transaction is older than its timeout: what a writer in another process, which does not know
+        its age, has met as a newer holder.
+        """
+        elapsed_ms = (since_boot() - self._began_at) * 1000 if self._began_at else 0.0
+        if elapsed_ms < self.timeout_ms:
+            return None
+        return TookTooLong(
+            f"{self.transactional_id}: took {elapsed_ms:.0f} ms, more than its timeout of {self.timeout_ms} ms: aborted",
+            seconds=elapsed_ms / 1000,
+            hint=self._timeout_hint,
+        )
 
     def close(self) -> None:
         """Drop the connections. An open transaction stays open until it times out: `abort` first."""
@@ -368,13 +384,8 @@ class SharedTransaction:
 
     def _verdict(self, code: ErrorCode, doing: str) -> Exception:
         """A broker that aborted a transaction for its age has changed the epoch: it looks like a newer holder."""
-        elapsed_ms = (since_boot() - self._began_at) * 1000 if self._began_at else 0.0
-        if code in FENCING and elapsed_ms >= self.timeout_ms:
-            return _TookTooLong(
-                f"{self.transactional_id}: took {elapsed_ms:.0f} ms, more than its timeout of {self.timeout_ms} ms: aborted",
-                hint=self._timeout_hint,
-            )
-        return _verdict(code, f"{self.transactional_id}: {doing}")
+        late = self.took_too_long() if code in FENCING else None
+        return late or _verdict(code, f"{self.transactional_id}: {doing}")
 
     async def _until_verdict(
         self,
@@ -697,10 +708,6 @@ class _Pause:
 
 class _GaveUp(BrokerUnavailable):
     pass
-
-
-class _TookTooLong(TransactionFailed):
-    """The broker has aborted it for its age, unless a newer holder did."""
 
 
 class _NothingToEnd(TransactionFailed):

@@ -191,8 +191,11 @@ class BatchSink:
         self._plan, self._written, self._ran = committer.begin(), [], []
         try:
             yield
-        except BaseException:
+        except BaseException as error:
+            reason = committer.reason(error)
             committer.abort()
+            if reason is not error:
+                raise reason from error
             raise
         finally:
             self._plan, self._ran = None, []

@@ -17,7 +17,7 @@ import msgspec
 
 from mainstem.client.basis import furthest
 from mainstem.client.connection import Connection
-from mainstem.client.errors import TransactionFailed
+from mainstem.client.errors import Fenced, IdentityLost, TransactionFailed
 from mainstem.client.internal import COMMITS, PROGRESS, job_group, job_key, job_transactional_id
 from mainstem.client.progress import (
     Marker,
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from mainstem.process.checkpoint_copy import CheckpointCopy
 
 log = get_logger()
+
+_REFUSALS = tuple(f"{kind.__module__}.{kind.__qualname__}: " for kind in (TransactionFailed, IdentityLost, Fenced))
+"""What a task raises whose rows or whose claim are refused, as Spark tells of it."""
 
 
 class JobIdentity(msgspec.Struct, frozen=True):
@@ -208,6 +211,14 @@ class BatchCommitter:
             self._copy.committed()
         self._trace("committed")
         return marker
+
+    def reason(self, error: BaseException) -> BaseException:
+        """Why the batch has failed: a task that is refused does not know whether there is a newer driver, or the log
+        has aborted the transaction for its age.
+        """
+        text = str(error)
+        late = self._transaction.took_too_long() if any(each in text for each in _REFUSALS) else None
+        return late or error
 
     def abort(self) -> None:
         """Give up the batch; `open` before the next one. Never raises:

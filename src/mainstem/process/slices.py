@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from mainstem.client.connection import Connection
+from mainstem.client.errors import TookTooLong
 from mainstem.client.progress import NextOffsets, Reads
 from mainstem.client.topics import end_offsets, offsets_since
 from mainstem.core import Clock, Retriable, SystemClock, UserError
@@ -29,7 +30,7 @@ from mainstem.core.files import make_directory, write_atomically
 from mainstem.core.prepared import prepared
 from mainstem.process.books import StreamBooks
 from mainstem.process.calling import call
-from mainstem.process.diagnosis import failed
+from mainstem.process.diagnosis import JobFailed, failed
 from mainstem.process.job_spec import JobSpec, indexes_of, sink_of, table_reads, tables_of, topics_of
 from mainstem.process.local_index import running
 from mainstem.process.order import with_position
@@ -204,6 +205,8 @@ class SliceRunner:
         for left in reversed(range(_ATTEMPTS)):
             try:
                 return self._write(session, sink, number, plan)
+            except TookTooLong as error:
+                raise self._too_long(plan.slice, error) from error
             except Exception as error:
                 unknown = unknown_id(error)
                 if unknown is None or not left:
@@ -215,6 +218,15 @@ class SliceRunner:
                         self._schemas[each.parameter] = found
                 sink.open(session)
         raise AssertionError("unreachable")
+
+    def _too_long(self, wanted: Slice, error: TookTooLong) -> JobFailed:
+        most = self.spec.config.transaction_timeout_seconds
+        return JobFailed(
+            self.spec.version.in_project(self.spec.job.location),
+            f"slice {wanted}: expected its rows to be written within {most} s, found {error.seconds:.1f} s: nothing of it "
+            "is there",
+            hint=f"raise transaction_timeout_seconds under [jobs.{self.spec.name}], to 900 at most, or take shorter slices",
+        )
 
     def _write(self, session: "SparkSession", sink: BatchSink, number: int, plan: PlannedSlice) -> SliceResult:
         spec = self.spec
