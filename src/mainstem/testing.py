@@ -13,11 +13,12 @@ once, is not for a project to test.
 """
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from weakref import WeakKeyDictionary
 
 from mainstem.core import UserError
 from mainstem.process.declare import SINCE, UNTIL
@@ -96,9 +97,10 @@ def _warm_up(spark: "SparkSession", home: Path) -> None:
     jobs = Jobs(load_project(project), spark, {"events": "number long, at timestamp"})
 
     def run(name: str) -> None:
-        with jobs.start(name) as job:
-            job.feed(events=[{"number": 1, "at": "2026-01-01T12:00"}])
-            job.advance("2026-01-01T14:00")
+        for _ in range(2):
+            with jobs.start(name) as job:
+                job.feed(events=[{"number": 1, "at": "2026-01-01T12:00"}])
+                job.advance("2026-01-01T14:00")
 
     with ThreadPoolExecutor(2) as threads:
         for done in [threads.submit(run, name) for name in jobs.project.order]:
@@ -116,6 +118,7 @@ def jobs_of(project: str | Path, spark: "SparkSession", *, columns: Mapping[str,
     Raises:
         BadSetting, BadDeclaration: the project cannot be loaded.
     """
+    from mainstem.process.frozen import code_hash
     from mainstem.process.imports import import_from, link_for_workers, places_of, ship
     from mainstem.process.project import load_project
     from mainstem.process.session import IMPORTS
@@ -126,16 +129,29 @@ def jobs_of(project: str | Path, spark: "SparkSession", *, columns: Mapping[str,
     if links := spark.sparkContext.getConf().get(IMPORTS):  # a session of somebody else's has none
         link_for_workers(places, Path(links))
     ship(loaded.modules)
-    return Jobs(loaded, spark, columns or {})
+    columns = columns or {}
+    return Jobs(loaded, spark, columns, _known(spark, code_hash(loaded.directory), columns))
+
+
+_Found: TypeAlias = dict[str, tuple["Analysis", dict[str, "StructType"]]]
+_found: "WeakKeyDictionary[SparkSession, dict[Hashable, _Found]]" = WeakKeyDictionary()
+
+
+def _known(spark: "SparkSession", *what: Any) -> _Found:
+    """What was found out of the jobs of this code: most tests of a session load the same."""
+    key = tuple(frozenset(each.items()) if isinstance(each, Mapping) else each for each in what)
+    return _found.setdefault(spark, {}).setdefault(key, {})
 
 
 class Jobs:
     """The jobs of one project. `start` one, and feed it."""
 
-    def __init__(self, project: "Project", spark: "SparkSession", columns: Mapping[str, str]) -> None:
+    def __init__(
+        self, project: "Project", spark: "SparkSession", columns: Mapping[str, str], found: _Found | None = None
+    ) -> None:
         self.project = project
         self._spark, self._columns = spark, columns
-        self._found: dict[str, tuple[Analysis, dict[str, StructType]]] = {}
+        self._found: _Found = {} if found is None else found
 
     def start(self, name: str) -> TestedJob:
         """A job that has read nothing yet.
