@@ -48,8 +48,8 @@ def project(tmp_path):
     return write
 
 
-def test_a_job_has_half_of_the_places_that_it_shares_or_what_its_settings_say():
-    assert [most_tasks(JobConfig(), room) for room in (None, 8, 3, 1)] == [None, 4, 1, 1]
+def test_a_job_has_a_third_of_the_places_that_it_shares_or_what_its_settings_say():
+    assert [most_tasks(JobConfig(), room) for room in (None, 8, 3, 1)] == [None, 2, 1, 1]
     assert [most_tasks(JobConfig(tasks=6), room) for room in (None, 8, 3, 1)] == [6, 6, 6, 6]
 
 

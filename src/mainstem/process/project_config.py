@@ -76,7 +76,7 @@ class JobConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         transaction_timeout_seconds: for writing one batch; readers wait so long for a dead driver's.
         batch_timeout_seconds: for a batch as a whole; then it is given up, and tried again as any that fails.
         tasks: that read, or write, at a time; each has a place of Spark until it ends, and one that hangs keeps it. 0:
-            half of the places, where Spark is local and the job shares it with others, otherwise one for each
+            a third of the places, where Spark is local and the job shares it with others, otherwise one for each
             partition.
         state_partitions: in how many parts the job's state is kept; where that changes, the next start moves it.
         checkpoint_in_log: keep a copy of the job's checkpoint in the log, for `mainstem job restore` where its disk is

@@ -27,14 +27,15 @@ def tasks_of(partitions: Mapping[str, int], inputs: Sequence[Input]) -> int:
 
 
 def most_tasks(config: JobConfig, room: int | None) -> int | None:
-    """How many tasks of a job may read at a time; None: one for each partition.
+    """How many tasks of a job may read at a time; None: one for each partition. A third of a room that is shared: two
+    jobs that hang, or take long, leave something to the others.
 
     Args:
         config: the job's settings.
         room: for how many tasks Spark has room that the job shares with others; None where it shares none, or where
             that is for a cluster to say.
     """
-    return config.tasks or (None if room is None else max(room // 2, 1))
+    return config.tasks or (None if room is None else max(room // 3, 1))
 
 
 class TooFewTasks(UserError):
