@@ -523,6 +523,32 @@ def test_clients_that_stop_amid_their_requests_do_not_keep_others_out(tmp_path):
     asyncio.run(check(tmp_path))
 
 
+def test_a_request_behind_one_that_waits_for_long_keeps_nobody_out(tmp_path):
+    """A fetch that waits for an hour, and behind it more than the budget: nobody else was read from."""
+    large = frame(3, 4, 1, {"topics": [{"name": "!" * 250}] * 480})
+
+    async def check(directory) -> None:
+        config = BrokerConfig(port=0, queued_max_request_bytes=1 << 20)
+        async with running(directory, SystemClock(), config) as broker:
+            await broker.topics.create("t", 1, {})
+            wanted = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}]
+            topics = [{"topic": "t", "partitions": wanted}]
+            fetch = {"max_wait": 3_600_000, "min_bytes": 1, "max_bytes": 1000, "topics": topics}
+            _, greedy = await asyncio.open_connection(broker.host, broker.port)
+            greedy.write(frame(1, 4, 1, fetch) + struct.pack(">i", 3 << 20) + bytes(3 << 20))
+            await until(lambda: broker.request_memory.held >= 700_000, "its share is used up")
+            reader, writer = await asyncio.open_connection(broker.host, broker.port, local_addr=("127.0.0.2", 0))
+            writer.write(large)
+            async with asyncio.timeout(20):
+                size = int.from_bytes(await reader.readexactly(4), "big")
+                await reader.readexactly(size)
+            writer.close()
+            greedy.transport.abort()
+        assert broker.request_memory.held == 0
+
+    asyncio.run(check(tmp_path))
+
+
 def test_connections_beyond_the_limit_are_closed_at_once():
     with mainstem.embedded(broker=BrokerConfig(port=0, max_connections=2)) as log:
         first, second = connect(log), connect(log)

@@ -3,7 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.broker.request_memory import PATIENCE_SECONDS, PROGRESS_BYTES, SHARE, SMALL_BYTES, RequestMemory
+from mainstem.broker.request_memory import (
+    ANSWER_SECONDS,
+    PATIENCE_SECONDS,
+    PROGRESS_BYTES,
+    SHARE,
+    SMALL_BYTES,
+    RequestMemory,
+)
 from mainstem.core import ManualClock
 
 UNIT = SMALL_BYTES  # pieces and limits are so many of these: none is small
@@ -46,6 +53,7 @@ class Connection:
         self.received = 0
         self.reading = True
         self.answered = False
+        self.asks = False  # a request before this one has no answer yet
         self.is_cut_off = False
         self.unread = 0
 
@@ -68,7 +76,7 @@ class Connection:
     def look_again(self):
         holds = 0 if self.answered else self.received
         needs = self.pieces[0] if self.unfinished and self.needs_room else 0
-        self.reading = self.memory.admits(self, unfinished=self.unfinished, holds=holds, needs=needs)
+        self.reading = self.memory.admits(self, unfinished=self.unfinished, holds=holds, needs=needs, asks=self.asks)
 
     def abort(self):
         self.is_cut_off = True
@@ -130,6 +138,65 @@ def test_the_next_goes_on_when_the_one_before_it_is_answered():
     second.answer()
     calls.run()
     assert [first.reading, third.reading].count(True) == 1
+
+
+def test_who_waits_for_an_answer_has_no_turn():
+    """Behind a fetch that waited for an hour a request of the whole budget waited too; nobody else was read from."""
+    calls = Calls()
+    memory = calls.memory(10 * UNIT)
+    waits, other = Connection(memory, [10, 20]), Connection(memory, [2, 2], host="/10.0.0.9")
+    waits.asks = True
+    waits.receive()
+    assert not waits.reading
+    for _ in range(5):
+        memory.take(UNIT, other.client_host)
+    other.receive()
+    assert other.reading
+    other.receive()
+    memory.give(5 * UNIT, other.client_host)
+    other.answer()
+    waits.asks = False
+    waits.look_again()
+    assert waits.reading
+
+
+def test_the_turn_ends_with_the_answer_whatever_else_keeps_its_client_from_reading():
+    """The turn of who paused was over: one after the other became whole, and all were held."""
+    calls = Calls()
+    memory = calls.memory(10 * UNIT)
+    connections = [Connection(memory, [6, 20]) for _ in range(5)]
+    for each in connections:
+        each.receive()
+    connections[0].look_again()  # there was room when it began
+    (turn,) = (each for each in connections if each.reading)
+    turn.receive()
+    memory.pause(turn, unfinished=False, holds=turn.received)  # as many requests as it may have
+    calls.run()
+    for each in connections:
+        if each is not turn:
+            each.look_again()
+            assert not each.reading
+    assert memory.held <= (5 * 6 + 20) * UNIT
+    turn.answered = True
+    memory.give(turn.received, turn.client_host)
+    memory.pause(turn, unfinished=False, holds=0)
+    calls.run()
+    assert [each.reading for each in connections].count(True) == 1 + turn.reading
+
+
+def test_a_request_that_holds_all_is_answered_in_time_or_its_client_is_cut_off():
+    calls = Calls()
+    memory = calls.memory(10 * UNIT)
+    large, waits = Connection(memory, [12, 20]), Connection(memory, [2, 2])
+    large.receive()
+    waits.receive()
+    assert (large.reading, waits.reading) == (True, False)
+    large.receive()
+    waits.unread = waits.missing_bytes
+    calls.after(ANSWER_SECONDS - 1)
+    assert not large.is_cut_off
+    calls.after(1)
+    assert (large.is_cut_off, waits.reading) == (True, True)
 
 
 def test_the_next_is_the_one_that_lacks_least():

@@ -106,6 +106,33 @@ def test_a_checkpoint_waits_for_room_and_the_log_goes_on(tmp_path, monkeypatch):
     run(test())
 
 
+@pytest.mark.parametrize("lost", [False, True], ids=["whole", "without its metadata"])
+def test_a_directory_that_was_made_is_on_the_disk_with_the_checkpoint_and_synced_once(tmp_path, lost):
+    synced = []
+
+    class Watched(SimulatedDisk):
+        def sync_directory(self, path):
+            super().sync_directory(path)
+            synced.append(path)
+
+    disk = Watched(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        await partition.append(batch(b"v"))
+        synced.clear()
+        if lost:  # somebody has taken it away
+            disk.unlink(partition.directory / "partition.metadata")
+        await log.checkpoint()
+        assert synced.count(partition.directory) == 1
+        after = disk.after_power_cut(lambda most: 0)
+        assert after.file_size(partition.segments[0].path) == partition.size_bytes
+        abandon(log)
+
+    run(test())
+
+
 @pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE])
 @pytest.mark.parametrize("where", [".log", "partition.metadata", "directory", "checkpoint"])
 def test_a_checkpoint_waits_for_file_descriptors_and_the_log_goes_on(tmp_path, monkeypatch, where, error):

@@ -543,13 +543,12 @@ class Connection(asyncio.BufferedProtocol):
         busy = self._takes_none or self._closing or self._reads_no_more or waiting >= self._most_requests
         busy = busy or self._malformed is not None
         busy = busy or self._others_turn  # the end of the stream is not read before all that came earlier is started
-        if busy:
-            self._memory.leave(self)  # others may have the room meanwhile
         arriving = self._arriving
         needs = 0 if arriving is None else arriving.least_growth
-        full = busy or not self._memory.admits(
-            self, unfinished=arriving is not None, holds=self._held_bytes, needs=needs
-        )
+        state: Any = {"unfinished": arriving is not None, "holds": self._held_bytes}
+        if busy:
+            self._memory.pause(self, **state)  # others may have the room meanwhile
+        full = busy or not self._memory.admits(self, **state, needs=needs, asks=waiting > 0)
         if arriving is not None and needs and not full:
             more = max(needs, self._memory.room(self, arriving.most_growth))
             arriving.grow(more)

@@ -7,7 +7,9 @@ A connection asks before it reads on. Where the budget is used up nobody reads, 
 - one connection whose request has arrived in part: else parts of requests could fill the budget, and none would ever be
   whole. The next one's turn comes when that request has been answered: else one after the other would become whole, and
   all be held. It is that of the one that lacks least: who announces fifty megabytes and sends a byte now and then is
-  waited for by his like alone.
+  waited for by his like alone. None has it that still waits for an answer, which may take an hour: what it sends would
+  be held for as long. Nor does one keep it whose request is whole and not answered half a minute later, where others
+  want the room.
 
 Clients of one address have at most four times what they leave to others, of the budget and of the places for small
 requests: four fifths, where they are alone. So whoever fills it from one address leaves room for a client of another
@@ -28,6 +30,8 @@ from typing import Final, Protocol
 from mainstem.core import Clock
 
 PATIENCE_SECONDS: Final = 10.0
+ANSWER_SECONDS: Final = 30.0
+"""So long a request may take that holds more than the budget, where others wait: clients wait no longer."""
 PROGRESS_BYTES: Final = 262_144
 SMALL_BYTES: Final = 16_384
 SHARE: Final = 4
@@ -101,6 +105,7 @@ class RequestMemory:
         self._held_by: Counter[str] = Counter()  # address
         self._waiting: dict[str, dict[Reader, int]] = {}  # by address; for so many bytes
         self._favourite: Reader | None = None  # reads its request to the end, whatever is held
+        self._whole_since: float | None = None  # the favourite's request, which has no answer yet
         self._small: dict[Reader, None] = {}  # who may read on a small request, whatever is held
         self._small_by: Counter[str] = Counter()  # address
         self._arriving: dict[Reader, tuple[float, int]] = {}  # unfinished: since when it has had so many bytes
@@ -124,12 +129,12 @@ class RequestMemory:
         """How many bytes more, of `most`, may be held for what it has not sent yet."""
         return most if self._favourite is reader else min(most, self._free(reader.client_host))
 
-    def admits(self, reader: Reader, *, unfinished: bool, holds: int, needs: int = 0) -> bool:
+    def admits(self, reader: Reader, *, unfinished: bool, holds: int, needs: int = 0, asks: bool = False) -> bool:
         """May it read on? If not, it is told to look again. `unfinished`: a request has arrived in part; `holds`: bytes
-        of the budget that are the reader's; `needs`: so many more, before it can.
+        of the budget that are the reader's; `needs`: so many more, before it can; `asks`: a request before has no
+        answer yet.
         """
-        if self._favourite is reader and not holds:
-            self._dismiss()
+        self._see(reader, unfinished=unfinished, holds=holds)
         self._leave_small(reader)
         if max(needs, 1) <= self._free(reader.client_host):
             admitted = True
@@ -138,7 +143,7 @@ class RequestMemory:
             self._small_by[reader.client_host] += 1
             admitted = True
         else:
-            if unfinished and self._favourite is None:
+            if unfinished and not asks and self._favourite is None:
                 self._favourite = reader
             admitted = unfinished and self._favourite is reader
             self._look_later()
@@ -151,13 +156,32 @@ class RequestMemory:
             self._arriving[reader] = (self._clock.monotonic(), reader.arrived_bytes)
         return admitted
 
+    def pause(self, reader: Reader, *, unfinished: bool, holds: int) -> None:
+        """It does not want to read for now; `unfinished` and `holds` as for `admits`."""
+        self._see(reader, unfinished=unfinished, holds=holds)
+        self._wait_no_more(reader)
+        self._leave_small(reader)
+        if self._favourite is not reader:
+            self._arriving.pop(reader, None)
+
     def leave(self, reader: Reader) -> None:
-        """The connection is gone, or does not want to read for now."""
+        """The connection is gone."""
         self._wait_no_more(reader)
         self._arriving.pop(reader, None)
         self._leave_small(reader)
         if self._favourite is reader:
             self._dismiss()
+
+    def _see(self, reader: Reader, *, unfinished: bool, holds: int) -> None:
+        """How far the favourite is: it is one until its request is answered."""
+        if self._favourite is not reader:
+            return
+        if not holds:
+            self._dismiss()
+        elif unfinished:
+            self._whole_since = None
+        elif self._whole_since is None:
+            self._whole_since = self._clock.monotonic()
 
     def _free(self, host: str) -> int:
         """Bytes that an address may have in addition."""
@@ -182,7 +206,7 @@ class RequestMemory:
         return has_waited
 
     def _dismiss(self) -> None:
-        self._favourite = None
+        self._favourite = self._whole_since = None
         waiting, self._waiting = self._waiting, {}
         for reader in _in_order(chain(*waiting.values())):
             self._call_soon(reader.look_again)
@@ -230,4 +254,7 @@ class RequestMemory:
         for reader, waits in late:
             if not (waits and (somebody_goes_on or _would_go_on(reader))):
                 reader.abort()
+        favourite, since = self._favourite, self._whole_since
+        if favourite is not None and since is not None and now - since >= ANSWER_SECONDS:
+            favourite.abort()
         self._look_later()

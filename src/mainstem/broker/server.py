@@ -163,7 +163,7 @@ class Broker:
         others = {each.name: format_address(each.host, each.port) for each in self.listeners[1:]}
         also: dict[str, Any] = {"listeners": others} if others else {}
         if not self.log.recovered_cleanly:
-            also["recovered"] = "the last end was a crash; all that was acknowledged is there"
+            also["recovered"] = "the last end was not a clean one"
         self._started = True
         log.info("broker_started", address=address, **also, cluster_id=self.topics.cluster_id, topics=len(self.topics))
         return address

@@ -101,8 +101,8 @@ def is_not_let_in(told: KafkaError) -> bool:
 
 def _hear(connection: Connection, error: KafkaError) -> None:
     before = _told.get(connection)
-    if before is not None and is_not_let_in(before):  # of the tries to connect some say less
-        return
+    if before is not None and is_not_let_in(before) and "SSL_HANDSHAKE" in error.str():
+        return  # the next try ended there too, and the client says less of it
     if error.code() != KafkaError._ALL_BROKERS_DOWN:  # which says less than what was said before
         _told[connection] = error
 

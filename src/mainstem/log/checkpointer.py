@@ -353,8 +353,8 @@ class Checkpointer:
     def _sync_created(self, directory: Path) -> None:
         try:
             sync_files(self._disk, directory)
-        except FileNotFoundError:
-            log.debug("directory_deleted_meanwhile", path=str(directory))
+        except FileNotFoundError:  # deleted meanwhile, or somebody has taken a file of it away
+            self._sync_directory(directory)
 
     def _sync_directory(self, directory: Path) -> None:
         try:
