@@ -254,7 +254,7 @@ class RequestMemory:
         for reader, waits in late:
             if not (waits and (somebody_goes_on or _would_go_on(reader))):
                 reader.abort()
-        favourite, since = self._favourite, self._whole_since
-        if favourite is not None and since is not None and now - since >= ANSWER_SECONDS:
-            favourite.abort()
+        whole_since = self._whole_since
+        if self._favourite is not None and whole_since is not None and now - whole_since >= ANSWER_SECONDS:
+            self._favourite.abort()
         self._look_later()
