@@ -40,6 +40,11 @@ _TEXTS: Final = {12: "utf-8", 19: "ascii", 20: "latin-1", 22: "ascii", 28: "utf-
 _MOST_WITHOUT_DATA: Final = 65_536
 """Bytes: four times the largest record, the data of which are read once all of it has come."""
 
+_MOST_KEY_UPDATES: Final = 128
+"""Of one connection. Clients renew a key after as much data as it may encrypt, which is many gigabytes, or never."""
+_HANDSHAKE: Final = 22  # RFC 8446: a kind of record, and one of its messages
+_KEY_UPDATE: Final = 24
+
 _SET: Final = 0x31
 _VERSION: Final = 0xA0
 
@@ -78,12 +83,14 @@ class _Session(ssl.SSLObject):
     where the event loop would find it, and both loops close the connection without a look.
 
     And it ends with a client that has new keys made without end (KeyUpdate): OpenSSL goes through all of these that
-    have arrived before it returns, and one client had the event loop for seconds at a time.
+    have arrived before it returns, and one client had the event loop for seconds at a time, also where it sent a byte
+    of data now and then.
     """
 
     incoming: ssl.MemoryBIO
     outgoing: ssl.MemoryBIO
     accepted: socket.socket | None = None
+    key_updates = 0  # that the client has sent
     _without_data = 0  # bytes
 
     def do_handshake(self) -> None:
@@ -112,8 +119,16 @@ class _Session(ssl.SSLObject):
         self._without_data += taken
         if self._without_data > _MOST_WITHOUT_DATA:
             raise SaysNothing(f"{self._without_data} bytes of TLS without data in them")
+        if self.key_updates > _MOST_KEY_UPDATES:
+            raise SaysNothing(f"{self.key_updates} times new keys")
         if data:
             self._without_data = 0
+
+
+def _count_key_updates(session: Any, direction: str, _version: int, record: int, message: int, _: bytes) -> None:
+    """OpenSSL calls it for each record and each message of TLS's own, in either direction."""
+    if message == _KEY_UPDATE and record == _HANDSHAKE and direction == "read":
+        session.key_updates += 1
 
 
 class RenewedContext(ssl.SSLContext):
@@ -176,6 +191,8 @@ class RenewedContext(ssl.SSLContext):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.sslobject_class = _Session
+        # Python's own setter makes enums of all that it hands on, for each record.
+        super(ssl.SSLContext, ssl.SSLContext)._msg_callback.__set__(context, _count_key_updates)  # type: ignore[misc]
         context.options |= ssl.OP_NO_RENEGOTIATION  # a client could ask for costly handshakes without end
         for setting, file in zip(_HINTS, self._files, strict=True):
             if file:
