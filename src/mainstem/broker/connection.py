@@ -129,6 +129,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def mute(self, seconds: float) -> None:
         """Take no further request for so long (KIP-219); those that were started are answered."""
+        if self._closing:
+            return
         if self._muted is not None:
             if self._muted.when() > self._loop.time() + seconds:
                 return
