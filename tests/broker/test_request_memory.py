@@ -184,6 +184,26 @@ def test_the_turn_ends_with_the_answer_whatever_else_keeps_its_client_from_readi
     assert [each.reading for each in connections].count(True) == 1 + turn.reading
 
 
+def test_what_follows_a_request_that_had_a_turn_has_none():
+    """Behind it a client could send a fetch that waits for an hour, and sixty more requests of a hundred megabytes."""
+    calls = Calls()
+    memory = calls.memory(10 * UNIT)
+    first, other = Connection(memory, [12, 1]), Connection(memory, [2, 2])
+    first.receive()
+    other.receive()
+    first.receive()  # it is whole, and has no answer yet
+    first.pieces = [1, 1]
+    first.look_again()
+    assert not first.reading
+    assert memory.room(first, UNIT) == 0
+    first.answered = True
+    first.look_again()  # what follows is held still
+    calls.run()
+    assert other.reading
+    calls.after(ANSWER_SECONDS)
+    assert not first.is_cut_off
+
+
 def test_a_request_that_holds_all_is_answered_in_time_or_its_client_is_cut_off():
     calls = Calls()
     memory = calls.memory(10 * UNIT)

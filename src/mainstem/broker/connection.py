@@ -103,6 +103,8 @@ class Connection(asyncio.BufferedProtocol):
         self._arriving: ArrivingFrame | None = None
         self._requests: deque[bytearray] = deque()
         self._unanswered: deque[Pending] = deque()
+        self.answered = 0
+        """How many of its requests have been."""
         self._memory = broker.request_memory
         self._held_bytes = 0  # of the frame that arrives, and of requests that have no answer yet
         self._answer_memory = broker.answer_memory
@@ -469,6 +471,7 @@ class Connection(asyncio.BufferedProtocol):
         free = written = 0
         while unanswered and unanswered[0].done:
             answered = unanswered.popleft()
+            self.answered += 1
             chunks += answered.chunks
             free += answered.size
             written += answered.answer_size

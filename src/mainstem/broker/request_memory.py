@@ -59,6 +59,11 @@ class Reader(Protocol):
         ...
 
     @property
+    def answered(self) -> int:
+        """How many of its requests have been answered."""
+        ...
+
+    @property
     def unread_bytes(self) -> int:
         """In its socket, while it may not read."""
         ...
@@ -105,7 +110,8 @@ class RequestMemory:
         self._held_by: Counter[str] = Counter()  # address
         self._waiting: dict[str, dict[Reader, int]] = {}  # by address; for so many bytes
         self._favourite: Reader | None = None  # reads its request to the end, whatever is held
-        self._whole_since: float | None = None  # the favourite's request, which has no answer yet
+        self._answered_before = 0  # requests of the favourite's, before this one
+        self._whole_since: float | None = None  # this one; it has no answer yet
         self._small: dict[Reader, None] = {}  # who may read on a small request, whatever is held
         self._small_by: Counter[str] = Counter()  # address
         self._arriving: dict[Reader, tuple[float, int]] = {}  # unfinished: since when it has had so many bytes
@@ -127,7 +133,7 @@ class RequestMemory:
 
     def room(self, reader: Reader, most: int) -> int:
         """How many bytes more, of `most`, may be held for what it has not sent yet."""
-        return most if self._favourite is reader else min(most, self._free(reader.client_host))
+        return most if self._has_turn(reader) else min(most, self._free(reader.client_host))
 
     def admits(self, reader: Reader, *, unfinished: bool, holds: int, needs: int = 0, asks: bool = False) -> bool:
         """May it read on? If not, it is told to look again. `unfinished`: a request has arrived in part; `holds`: bytes
@@ -144,8 +150,8 @@ class RequestMemory:
             admitted = True
         else:
             if unfinished and not asks and self._favourite is None:
-                self._favourite = reader
-            admitted = unfinished and self._favourite is reader
+                self._favourite, self._answered_before = reader, reader.answered
+            admitted = unfinished and self._has_turn(reader)
             self._look_later()
         has_waited = self._wait_no_more(reader)
         if not admitted:
@@ -173,15 +179,16 @@ class RequestMemory:
             self._dismiss()
 
     def _see(self, reader: Reader, *, unfinished: bool, holds: int) -> None:
-        """How far the favourite is: it is one until its request is answered."""
+        """How far the favourite is: it is one until its request is answered, and reads no other one for that."""
         if self._favourite is not reader:
             return
-        if not holds:
+        if not holds or reader.answered > self._answered_before:
             self._dismiss()
-        elif unfinished:
-            self._whole_since = None
-        elif self._whole_since is None:
+        elif not unfinished and self._whole_since is None:
             self._whole_since = self._clock.monotonic()
+
+    def _has_turn(self, reader: Reader) -> bool:
+        return self._favourite is reader and self._whole_since is None
 
     def _free(self, host: str) -> int:
         """Bytes that an address may have in addition."""
