@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from mainstem.client.progress import read_markers
 from mainstem.process import batch_job
 from mainstem.process.project_config import load_job_configs
 from tests.support.jobs import driver_of, put_rows, read_rows, rows_so_far, run_until
@@ -128,20 +129,35 @@ def test_a_batch_that_is_run_again_for_its_state_and_makes_other_rows_is_told(
     told = []
     monkeypatch.setattr(batch_job.log, "warning", lambda event, **facts: told.append((event, facts)))
     project, names = write_project(tmp_path / "project", shop, RUN_AGAIN), [f"{shop}_same", f"{shop}_other"]
-    driver = driver_of(spark, project, log_connection, registry_url, tmp_path / "data")
-    drivers.append(driver)
-    driver.start()
     rows = [order(1, "ann", 0), order(2, "bob", 0)]
-    for number in (1, 2):  # the watermark moves behind the first batch, and there is one without rows for it
+
+    def last(name, log):
+        found = (tmp_path / "data" / "jobs" / f"{name}@1" / "checkpoint" / log).glob("[0-9]*")
+        return max((int(each.name) for each in found), default=-1)
+
+    def ends_with_rows():
+        """One without any may follow, for the watermark; it may also be planned only."""
+        driver = driver_of(spark, project, log_connection, registry_url, tmp_path / "data")
+        drivers.append(driver)
+        driver.start()
+        before = [len(read_rows(log_connection, f"{shop}.{name}")) for name in ("same", "other")]
         put_rows(log_connection, live_registry, f"{shop}.orders", ORDERS, rows, ("id",))
-        for name in ("same", "other"):
-            run_until(driver, lambda name=name, n=2 * number: len(read_rows(log_connection, f"{shop}.{name}")) == n)
-    drivers.remove(driver)
-    driver.stop()
+        for name, count in zip(("same", "other"), before, strict=True):
+            topic = f"{shop}.{name}"
+            run_until(driver, lambda topic=topic, count=count: len(read_rows(log_connection, topic)) >= count + 2)
+        drivers.remove(driver)
+        driver.stop()
+        markers = read_markers(log_connection)
+        return all(
+            markers[f"{name}@1"].outputs
+            and last(name, "offsets") == last(name, "commits") == markers[f"{name}@1"].batch
+            for name in names
+        )
+
+    assert any(ends_with_rows() for _ in range(10))
     for name in names:  # Spark had no time to write down that its last batch has ended
-        ends = tmp_path / "data" / "jobs" / f"{name}@1" / "checkpoint" / "commits"
-        last = max(int(each.name) for each in ends.glob("[0-9]*"))
-        for each in (ends / str(last), ends / f".{last}.crc"):
+        ends, number = tmp_path / "data" / "jobs" / f"{name}@1" / "checkpoint" / "commits", last(name, "commits")
+        for each in (ends / str(number), ends / f".{number}.crc"):
             each.unlink()
     driver = driver_of(spark, project, log_connection, registry_url, tmp_path / "data")
     drivers.append(driver)
@@ -150,7 +166,7 @@ def test_a_batch_that_is_run_again_for_its_state_and_makes_other_rows_is_told(
         run_until(driver, lambda name=name: driver.running[f"{name}@1"].has_worked())
     ((event, facts),) = told
     assert (event, facts["job"], facts["topic"]) == ("batch_differs", f"{names[1]}@1", f"{shop}.other")
-    assert (facts["written"], facts["again"]) == (2, 2)
+    assert facts["written"] == facts["again"] > 0
     assert facts["reason"].startswith("batch-dependent: ")
 
 

@@ -50,9 +50,9 @@ class BatchResult(msgspec.Struct, frozen=True):
     skipped: bool  # it was committed already, before Spark could write that down
     rows: int = 0
     outputs: dict[str, dict[int, Output]] = {}
-    again: dict[str, Written] = {}  # of one that is skipped: what its rows are now, by topic
     write_ms: float = 0.0  # the job's own work and the writing: Spark computes when rows are asked for
     commit_ms: float = 0.0
+    again: dict[str, Written] = {}  # of one that is skipped: what its rows are now, by topic
 
 
 class BatchSink:
