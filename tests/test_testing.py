@@ -21,6 +21,8 @@ def test_a_job_is_analysed_once_for_each_code_and_what_is_said_of_its_inputs(spa
         analysis, "analyse", lambda *given, analyse=analysis.analyse: analysed.append(given) or analyse(*given)
     )
     project = write_jobs(tmp_path)
+    with (project / "jobs.py").open("a") as jobs:
+        jobs.write("# code that no other test of this session has\n")
 
     def result(columns):
         with jobs_of(project, spark, columns=columns).start("hourly") as job:
