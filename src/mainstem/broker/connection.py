@@ -550,10 +550,10 @@ class Connection(asyncio.BufferedProtocol):
         busy = busy or self._others_turn  # the end of the stream is not read before all that came earlier is started
         arriving = self._arriving
         needs = 0 if arriving is None else arriving.least_growth
-        state: Any = {"unfinished": arriving is not None, "holds": self._held_bytes}
+        unfinished, holds = arriving is not None, self._held_bytes
         if busy:
-            self._memory.pause(self, **state)  # others may have the room meanwhile
-        full = busy or not self._memory.admits(self, **state, needs=needs, asks=waiting > 0)
+            self._memory.pause(self, unfinished=unfinished, holds=holds)  # others may have the room meanwhile
+        full = busy or not self._memory.admits(self, unfinished=unfinished, holds=holds, needs=needs, asks=waiting > 0)
         if arriving is not None and needs and not full:
             more = max(needs, self._memory.room(self, arriving.most_growth))
             arriving.grow(more)

@@ -44,7 +44,6 @@ from mainstem.process.state_topic import StateTopic
 from mainstem.process.tables import PinnedTable
 from mainstem.process.task_slots import tasks_of
 from mainstem.process.versions import write_fixed
-from mainstem.records.fingerprint import MODULUS
 from mainstem.registry.client import Registry
 from mainstem.registry.spark import TopicSchema, unknown_id
 
@@ -383,7 +382,7 @@ class BatchJob(RunningJob):
             return
         for each in spec.results:  # a quarantine has the time in it
             written = marker.outputs.get(each.topic, {}).values()
-            before = Written(sum(one.count for one in written), sum(one.hash for one in written) % MODULUS)
+            before = sum((Written(one.count, one.hash) for one in written), Written())
             now = skipped.again.get(each.topic, Written())
             if before != now:
                 log.warning(
