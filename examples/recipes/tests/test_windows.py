@@ -1,5 +1,6 @@
 """Windows: what comes out of rows, and when."""
 
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -42,6 +43,21 @@ def test_a_visit_ends_when_nothing_came_for_half_an_hour(mainstem_jobs):
     assert sorted((row["host"], row["requests"], row["entered_by"], row["left_by"]) for row in told) == [
         ("a", 1, "/c", "/c"), ("a", 2, "/a", "/b"), ("b", 1, "/x", "/x"),
     ]  # fmt: skip
+
+
+def test_each_request_is_told_the_visit_that_it_belongs_to(mainstem_jobs):
+    rows = [request(1800, "/b"), request(0, "/a"), request(5, "/x", host="b"), request(3601, "/c"), request(5401, "/d")]
+    with mainstem_jobs.start("requests_of_visits") as job, mainstem_jobs.start("visits") as visits:
+        told = job.feed(requests=rows[:3]) + job.feed(requests=rows[3:]) + job.finish()
+        counted = visits.feed(requests=rows[:3]) + visits.feed(requests=rows[3:]) + visits.finish()
+        assert job.late == visits.late == []
+    second = timedelta(seconds=1)
+    assert [(row["path"], row["visit"]) for row in told if row["host"] == "a"] == [
+        ("/a", clock(0)), ("/b", clock(0)), ("/c", clock(60) + second), ("/d", clock(60) + second),
+    ]  # fmt: skip
+    assert Counter((row["host"], row["visit"]) for row in told) == {
+        (row["host"], row["began"]): row["requests"] for row in counted
+    }
 
 
 def test_the_top_three_of_a_minute_are_ranked_by_a_second_job(mainstem_jobs):
