@@ -27,6 +27,7 @@ from mainstem.process.project_config import JobConfig, load_job_configs
 from mainstem.process.reprocess import reprocess
 from mainstem.process.retire import retire
 from mainstem.process.run import _config, _configs
+from mainstem.process.sink_commit import BatchCommitter
 from mainstem.process.sink_decision import SinkRefused
 from mainstem.process.versions import Fixed, assignments, output_topic, write_fixed
 from mainstem.registry import avro
@@ -184,8 +185,9 @@ def test_the_last_windows_close_also_when_spark_is_started_again_before_the_batc
 
 @pytest.mark.spark
 def test_rows_of_a_key_are_in_order_though_the_job_selects_no_position(
-    spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers
+    spark, log_connection, registry_url, live_registry, shop, tmp_path, drivers, monkeypatch
 ):
+    """With state and without; each of their batches fails once when all of its rows are written."""
     jobs = """
         @stream(to="SHOP.narrow", key="customer")
         def narrow(orders):
@@ -196,7 +198,19 @@ def test_rows_of_a_key_are_in_order_though_the_job_selects_no_position(
             return orders.dropDuplicatesWithinWatermark(["id"]).select("id", "customer")
     """
     project = write_project(tmp_path / "project", shop, jobs)
-    few = dict.fromkeys(("narrow", "once"), JobConfig(max_offsets_per_trigger=70))
+    few, commit, failed = (
+        dict.fromkeys(("narrow", "once"), JobConfig(max_offsets_per_trigger=70)),
+        BatchCommitter.commit,
+        set(),
+    )
+
+    def fails_once(self, batch, *read, **more):
+        if (self.job.job, batch) not in failed:
+            failed.add((self.job.job, batch))
+            raise ConnectionError("once")
+        return commit(self, batch, *read, **more)
+
+    monkeypatch.setattr(BatchCommitter, "commit", fails_once)
     driver = driver_of(spark, project, log_connection, registry_url, tmp_path / "data", settings=few)
     drivers.append(driver)
     orders = [order(n, "abc"[n % 3], 0) for n in range(150)]
@@ -207,6 +221,7 @@ def test_rows_of_a_key_are_in_order_though_the_job_selects_no_position(
         rows = rows_so_far(log_connection, f"{shop}.{name}")
         for customer in "abc":
             assert [row["id"] for row in rows if row["customer"] == customer] == [*range("abc".index(customer), 150, 3)]
+        assert len([job for job, _ in failed if job == name]) >= 3
 
 
 @pytest.mark.spark
