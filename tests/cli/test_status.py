@@ -3,6 +3,7 @@ import uuid
 
 from click.testing import CliRunner
 
+from mainstem import embedded
 from mainstem.cli.commands import group
 from mainstem.cli.status import position
 from mainstem.client.connection import Connection
@@ -61,6 +62,18 @@ def test_what_a_process_has_recovered_from_is_not_shown_for_ever(tmp_path):
     assert " 4198 " in done.stdout  # it was 4,198, which no kill takes
     assert "exit 1: no memory" in done.stdout
     assert "Killed" not in done.stdout
+
+
+def test_of_a_log_without_a_project_no_empty_tables_are_shown(tmp_path):
+    with embedded() as log:
+        arguments = ["status", "--bootstrap", log.bootstrap, "--data", str(tmp_path)]
+        people = CliRunner().invoke(group, arguments)
+        assert people.stdout == "no source, job, destination or view is known\n"
+        ensure_internal_topics(Connection(log.bootstrap))
+        ensure_topic(Connection(log.bootstrap), "t", 1)
+        write_reports(Connection(log.bootstrap), [Report(reader="lake", topic="t", partition=0, end=0, rows=8)])
+        people = CliRunner().invoke(group, arguments)
+    assert [line.split()[0] for line in people.stdout.splitlines()] == ["reader", "lake"]
 
 
 def test_sources_are_shown_where_they_are(cli_log, tmp_path):

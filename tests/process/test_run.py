@@ -198,11 +198,8 @@ def test_rows_of_a_key_are_in_order_though_the_job_selects_no_position(
             return orders.dropDuplicatesWithinWatermark(["id"]).select("id", "customer")
     """
     project = write_project(tmp_path / "project", shop, jobs)
-    few, commit, failed = (
-        dict.fromkeys(("narrow", "once"), JobConfig(max_offsets_per_trigger=70)),
-        BatchCommitter.commit,
-        set(),
-    )
+    few = dict.fromkeys(("narrow", "once"), JobConfig(max_offsets_per_trigger=70))
+    commit, failed = BatchCommitter.commit, set()
 
     def fails_once(self, batch, *read, **more):
         if (self.job.job, batch) not in failed:

@@ -49,43 +49,37 @@ def status(ctx: click.Context, as_json: bool, target: Target) -> None:
         click.echo(to_json(seen))
     else:
         rows = [(c.name, c.state, None if c.pid is None else str(c.pid), c.restarts, _said(c)) for c in children]
-        tables = [
-            to_table(["process", "state", "pid", "restarts", "ready line, or why it does not run"], rows),
-            to_table(
-                ["source, sink, job or view", "state", "failures", "why"],
-                [(t.name, t.state, t.failures, t.told) for t in seen.tasks],
-            ),
-            to_table(
-                ["source", "records", "bytes behind", "position"],
-                [(s.source, s.records, s.behind_bytes, position(s.position)) for s in seen.sources],
-            ),
-            to_table(
-                ["job", "version", "batch", "lag", "rows", "late"],
-                [(j.job, j.version, j.batch, j.lag, j.rows, j.late) for j in seen.jobs],
-            ),
-            to_table(
-                ["reader", "topic", "lag", "rows", "undecodable"],
-                [(r.reader, r.topic, r.lag, r.rows, r.quarantined) for r in seen.readers],
-            ),
-            to_table(
-                ["view", "node", "kind", "of", "position", "lag", "rows", "state", "why"],
-                [
-                    (
-                        v.view,
-                        v.node,
-                        v.kind,
-                        ", ".join(v.topics.values()),
-                        sum(sum(each.values()) for each in v.position.values()),
-                        v.lag,
-                        v.rows,
-                        v.state,
-                        v.why,
-                    )
-                    for v in seen.views
-                ],
-            ),
-        ]
-        click.echo("\n\n".join(tables))
+        tables = {
+            ("process", "state", "pid", "restarts", "ready line, or why it does not run"): rows,
+            ("source, sink, job or view", "state", "failures", "why"): [
+                (t.name, t.state, t.failures, t.told) for t in seen.tasks
+            ],
+            ("source", "records", "bytes behind", "position"): [
+                (s.source, s.records, s.behind_bytes, position(s.position)) for s in seen.sources
+            ],
+            ("job", "version", "batch", "lag", "rows", "late"): [
+                (j.job, j.version, j.batch, j.lag, j.rows, j.late) for j in seen.jobs
+            ],
+            ("reader", "topic", "lag", "rows", "undecodable"): [
+                (r.reader, r.topic, r.lag, r.rows, r.quarantined) for r in seen.readers
+            ],
+            ("view", "node", "kind", "of", "position", "lag", "rows", "state", "why"): [
+                (
+                    v.view,
+                    v.node,
+                    v.kind,
+                    ", ".join(v.topics.values()),
+                    sum(sum(each.values()) for each in v.position.values()),
+                    v.lag,
+                    v.rows,
+                    v.state,
+                    v.why,
+                )
+                for v in seen.views
+            ],
+        }
+        told = [to_table(columns, rows) for columns, rows in tables.items() if rows]
+        click.echo("\n\n".join(told) or "no source, job, destination or view is known")
         if seen.disk is not None and seen.disk.is_low:
             click.echo(f"\ndisk: {seen.disk}")
     if connection is None or any(child.state != "running" for child in children) or any(map(is_failing, seen.tasks)):
