@@ -1,5 +1,6 @@
 """`mainstem status`: what runs, and how far it is."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -49,7 +50,7 @@ def status(ctx: click.Context, as_json: bool, target: Target) -> None:
         click.echo(to_json(seen))
     else:
         rows = [(c.name, c.state, None if c.pid is None else str(c.pid), c.restarts, _said(c)) for c in children]
-        tables = {
+        tables: dict[tuple[str, ...], Sequence[Sequence[Any]]] = {
             ("process", "state", "pid", "restarts", "ready line, or why it does not run"): rows,
             ("source, sink, job or view", "state", "failures", "why"): [
                 (t.name, t.state, t.failures, t.told) for t in seen.tasks
