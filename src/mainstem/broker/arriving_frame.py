@@ -1,28 +1,29 @@
 """A frame that has arrived in part, in a buffer of its own.
 
-Its room grows as its bytes arrive: four bytes that announce a hundred megabytes get room for what was sent. From here
-to the file nothing is copied but by growing, which is why a large frame does not grow in small steps.
+Its room is what has arrived until there is room for all of it in the budget of requests; then it grows as its bytes
+arrive: four bytes that announce a hundred megabytes get room for what was sent. From here to the file nothing is copied
+but by growing.
 """
 
 from typing import Final
 
-FIRST_ROOM: Final = 4_096
-"""Bytes. Who sends little, slowly, is to hold little."""
-_GROWTH: Final = 4  # times what has arrived: a frame of a megabyte grows twice
+_FIRST_GROWTH: Final = 1_048_576  # bytes; producers' requests are no larger, as clients have it
+_GROWTH: Final = 4  # times what has arrived
 
 
 class ArrivingFrame:
     """What has arrived of a frame of `size` bytes, which are `filled`, and `room` for some more."""
 
-    __slots__ = ("_view", "filled", "room", "size")
+    __slots__ = ("_view", "filled", "may_grow", "room", "size")
 
-    def __init__(self, size: int, begun: memoryview, more: int) -> None:
-        """`begun` is there already, and is copied; `more`: bytes that it has room for beyond the first."""
+    def __init__(self, size: int, begun: memoryview) -> None:
+        """`begun` is there already, and is copied."""
         self.size = size
         self.filled = len(begun)
-        self.room = bytearray(min(size, self.filled + max(FIRST_ROOM, more)))
+        self.may_grow = False
+        """There is room for all of it."""
+        self.room = bytearray(begun)
         self._view = memoryview(self.room)
-        self._view[: self.filled] = begun
 
     @property
     def missing(self) -> int:
@@ -30,26 +31,19 @@ class ArrivingFrame:
         return self.size - self.filled
 
     @property
+    def is_full(self) -> bool:
+        """What comes next has no room yet."""
+        return self.filled == len(self.room)
+
+    @property
     def free(self) -> memoryview:
         """Where what comes next belongs."""
-        assert self.filled < len(self.room), "nothing is read before there is room for it"
+        assert not self.is_full, "nothing is read before there is room for it"
         return self._view[self.filled :]
 
-    @property
-    def least_growth(self) -> int:
-        """Bytes that a frame whose room is used up needs before more of it is read; 0 while there is room."""
-        if self.filled < len(self.room):
-            return 0
-        return min(self.size - len(self.room), max(FIRST_ROOM, len(self.room) // _GROWTH))
-
-    @property
-    def most_growth(self) -> int:
-        """Bytes that are of use to it next."""
-        return min(self.size, _GROWTH * len(self.room)) - len(self.room)
-
-    def grow(self, more: int) -> None:
-        """Make room for so many bytes more."""
+    def grow(self) -> None:
+        """Make room for what comes next."""
         arrived = self.room  # the transport still has a view of it, so it cannot be resized
-        self.room = bytearray(len(arrived) + more)
+        self.room = bytearray(min(self.size, max(_FIRST_GROWTH, _GROWTH * len(arrived))))
         self.room[: len(arrived)] = arrived
         self._view = memoryview(self.room)

@@ -13,23 +13,21 @@ they hold of answers counts as well (`answer_memory`), until the socket has take
 """
 
 import asyncio
-import fcntl
-import termios
 import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from ssl import SSLError
-from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
 from mainstem.broker import sending
 from mainstem.broker.answers import Later
-from mainstem.broker.arriving_frame import FIRST_ROOM, ArrivingFrame
+from mainstem.broker.arriving_frame import ArrivingFrame
 from mainstem.broker.errors import NotYetServed
 from mainstem.broker.gone import GONE
+from mainstem.broker.request_memory import ALLOWANCE
 from mainstem.core.causes import one_line
 from mainstem.core.errors import MainstemError
 from mainstem.core.logging import get_logger
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
     from mainstem.broker.server import Broker
 
 SCRATCH_BYTES = 65_536
-_INT = Struct("i")  # of the system
 _MOST_ANSWERS = 1_048_576  # bytes; with more to send, no further request is started
 # Of one client, before others have their turn: so many requests are started, and no other one after so many seconds.
 _MOST_AT_ONCE = 32
@@ -103,9 +100,8 @@ class Connection(asyncio.BufferedProtocol):
         self._arriving: ArrivingFrame | None = None
         self._requests: deque[bytearray] = deque()
         self._unanswered: deque[Pending] = deque()
-        self.answered = 0
-        """How many of its requests have been."""
         self._memory = broker.request_memory
+        self._waits_for_room = False
         self._held_bytes = 0  # of the frame that arrives, and of requests that have no answer yet
         self._answer_memory = broker.answer_memory
         self._held_answers = 0  # bytes of answers that the socket has not taken yet
@@ -177,6 +173,9 @@ class Connection(asyncio.BufferedProtocol):
             self._memory.leave(self)
             self._memory = self.broker.request_memory
             self._hold(held)
+            self._waits_for_room = False
+            if self._arriving is not None and self._arriving.may_grow:
+                self._memory.expect(self)
         self._most_bytes = self.broker.config.socket_request_max_bytes
         self._most_requests = self.broker.config.queued_max_requests
         if for_good:
@@ -197,6 +196,8 @@ class Connection(asyncio.BufferedProtocol):
         self.takes_slices = secure is None
         if secure is not None:  # what the socket does not take is to be seen soon (`sending.send_encrypted`)
             self._transport.set_write_buffer_limits(sending.PART)
+            # TLS goes on reading while nobody reads from it, up to half a megabyte.
+            cast("Any", self._transport).set_read_buffer_limits(ALLOWANCE)
         if secure is not None and (certificate := secure.getpeercert(binary_form=True)):
             from mainstem.broker.security.tls import distinguished_name
 
@@ -275,11 +276,12 @@ class Connection(asyncio.BufferedProtocol):
                 arriving.filled += nbytes
                 if arriving.missing:
                     self._others_turn = self._others_turn or self._turn_is_over
-                    if arriving.least_growth or self._others_turn:
+                    if arriving.is_full or self._others_turn:
                         self._adjust_reading()
                     return
                 self._requests.append(arriving.room)
                 self._arriving = None
+                self._memory.arrived(self)
             else:
                 self._split_scratch(len(self._size_begun) + nbytes)
         except MalformedFrame as error:
@@ -315,10 +317,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._hold(size)
                 position += size
                 continue
-            begun = filled - position
-            more = self._memory.room(self, begun + max(FIRST_ROOM, begun)) - begun
-            self._arriving = ArrivingFrame(size, scratch[position:filled], more)
-            self._hold(len(self._arriving.room))
+            self._arriving = ArrivingFrame(size, scratch[position:filled])
+            self._hold(filled - position)
             position = filled
         self._size_begun = bytes(scratch[position:filled])
 
@@ -328,11 +328,16 @@ class Connection(asyncio.BufferedProtocol):
         return "socket_request_max_bytes" if known else "sasl_server_max_receive_size"
 
     def _hold(self, size: int) -> None:
+        more = self._of_budget(size)
         self._held_bytes += size
-        if size > 0:
-            self._memory.take(size, self.client_host)
-        else:
-            self._memory.give(-size, self.client_host)
+        if more > 0:
+            self._memory.take(more, self.client_host)
+        elif more < 0:
+            self._memory.give(-more, self.client_host)
+
+    def _of_budget(self, size: int) -> int:
+        """How much of the budget it has in addition if it holds so many bytes more."""
+        return max(self._held_bytes + size, ALLOWANCE) - max(self._held_bytes, ALLOWANCE)
 
     # --- requests and answers ----------------------------------------------------------------------------------------
 
@@ -471,12 +476,13 @@ class Connection(asyncio.BufferedProtocol):
         free = written = 0
         while unanswered and unanswered[0].done:
             answered = unanswered.popleft()
-            self.answered += 1
             chunks += answered.chunks
             free += answered.size
             written += answered.answer_size
         if not self._closing:  # else all was given back
             self._hold(-free)
+            if self._memory.turn is self:
+                self._memory.end_turn()
         self.idle_since = self.broker.clock.monotonic()
         if self._drained is not None and not unanswered and not self._drained.done():
             self._drained.set_result(None)
@@ -526,44 +532,45 @@ class Connection(asyncio.BufferedProtocol):
         return 0 if self._arriving is None else self._arriving.filled
 
     @property
-    def missing_bytes(self) -> int:
-        """Of the same: what has been announced and has not arrived."""
-        return 0 if self._arriving is None else self._arriving.missing
-
-    @property
-    def unread_bytes(self) -> int:
-        """In the socket."""
-        if self._transport.is_closing():
-            return 0
-        (size,) = _INT.unpack(fcntl.ioctl(self.descriptor, termios.FIONREAD, bytes(_INT.size)))
-        return int(size)
+    def is_held_up(self) -> bool:
+        """It is not read from since it is over its quota, or the broker starts."""
+        return self._muted is not None or self._waits_for_start
 
     def look_again(self) -> None:
         """There may be room for more requests."""
-        if not self._closing:
-            self._adjust_reading()
+        self._adjust_reading()
 
     def _adjust_reading(self) -> None:
-        waiting = len(self._requests) + len(self._unanswered)
-        busy = self._takes_none or self._closing or self._reads_no_more or waiting >= self._most_requests
-        busy = busy or self._malformed is not None
+        busy = self._takes_none or self._closing or self._reads_no_more or self._malformed is not None
+        busy = busy or len(self._requests) + len(self._unanswered) >= self._most_requests
         busy = busy or self._others_turn  # the end of the stream is not read before all that came earlier is started
-        arriving = self._arriving
-        needs = 0 if arriving is None else arriving.least_growth
-        unfinished, holds = arriving is not None, self._held_bytes
-        if busy:
-            self._memory.pause(self, unfinished=unfinished, holds=holds)  # others may have the room meanwhile
-        full = busy or not self._memory.admits(self, unfinished=unfinished, holds=holds, needs=needs, asks=waiting > 0)
-        if arriving is not None and needs and not full:
-            more = max(needs, self._memory.room(self, arriving.most_growth))
-            arriving.grow(more)
-            self._hold(more)
-        if full is not self._reading_paused and not self._transport.is_closing():
-            self._reading_paused = full
-            if full:
+        waits = not busy and not self._has_room()
+        if self._waits_for_room and not waits:
+            self._memory.wait_no_more(self)
+        self._waits_for_room = waits
+        pause = busy or waits
+        if pause is not self._reading_paused and not self._transport.is_closing():
+            self._reading_paused = pause
+            if pause:
                 self._transport.pause_reading()
             else:
                 self._transport.resume_reading()
+
+    def _has_room(self) -> bool:
+        """For what it would read next."""
+        arriving = self._arriving
+        if arriving is None:
+            return self._held_bytes < ALLOWANCE or self._memory.has_room(self)
+        if not arriving.may_grow:
+            more = self._of_budget(arriving.missing)
+            is_first = not (self._requests or self._unanswered)
+            if more and not self._memory.reserve(self, more, may_have_turn=is_first):
+                return False
+            self._held_bytes += arriving.missing
+            arriving.may_grow = True
+        if arriving.is_full:
+            arriving.grow()
+        return True
 
     # --- the end -----------------------------------------------------------------------------------------------------
 

@@ -223,6 +223,9 @@ class _Arrival:
             self.socket.close()
             self._broker.admission.leave(self.host)
             return
+        if self._connection.was_made:  # TLS, which nobody reads from, may not see the end of a socket
+            self._connection.cut_off()
+            return
         self._connection.give_way()
         # Its handshake fails. A task that is cancelled may have its connection already, and uvloop closes that without
         # a word to it.

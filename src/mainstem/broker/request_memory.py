@@ -1,43 +1,35 @@
-"""The memory that requests hold, of all connections together: what has arrived of one, until its answer has left.
+"""The memory that requests hold, of all connections together: from when they have room until their answer has left.
 
-A connection asks before it reads on. Where the budget is used up nobody reads, but for
+Each connection may hold `ALLOWANCE` bytes that nobody is asked for: so clients log in, say that they live and ask for
+little, whatever others do. What goes beyond that is of the budget. A request that does gets room for all of it before
+more of it is read, or waits for that: nobody holds what the one needs that it waits for.
 
-- small requests, as long as a quarter more is enough for them: who may not read at all cannot even say that it lives,
-  or log in;
-- one connection whose request has arrived in part: else parts of requests could fill the budget, and none would ever be
-  whole. The next one's turn comes when that request has been answered: else one after the other would become whole, and
-  all be held. It is that of the one that lacks least: who announces fifty megabytes and sends a byte now and then is
-  waited for by his like alone. None has it that still waits for an answer, which may take an hour: what it sends would
-  be held for as long. Nor does one keep it whose request is whole and not answered half a minute later, where others
-  want the room.
+Where there is no room, one request at a time comes in beyond the budget, in its turn: else one that is larger than the
+budget never would. Addresses have it one after the other, of the clients of one address the one that has waited
+longest. It ends with the answer, and who still waits for an answer to an earlier request has none.
 
-Clients of one address have at most four times what they leave to others, of the budget and of the places for small
-requests: four fifths, where they are alone. So whoever fills it from one address leaves room for a client of another
-(the dynamic threshold of shared buffers: Choudhury and Hahne, 1998), but for the first read of each connection, up to
-64 KB, which nobody is asked for.
+Clients of one address have at most four times what they leave to others: four fifths, where they are alone. So whoever
+fills it from one address leaves room for a client of another (the dynamic threshold of shared buffers: Choudhury and
+Hahne, 1998).
 
-Where room is wanted, a client that leaves a request unfinished is cut off: who has sent less than 256 KB of it for ten
-seconds. Who waited meanwhile goes on; but where nobody at all went on, what waits goes too, since most of it may be as
-dead, and each would take its ten seconds: but not those of whom much more is in their socket already. What a client
-announces costs nothing; what it sends costs up to four times as much, as room for more.
+Room that is wanted by the same address, or by one that has less, is for those that use it: who has sent less than
+256 KB for ten seconds, or not the whole request within half a minute, is cut off.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from itertools import chain
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
 
 from mainstem.core import Clock
 
+ALLOWANCE: Final = 65_536
 PATIENCE_SECONDS: Final = 10.0
-ANSWER_SECONDS: Final = 30.0
-"""So long a request may take that holds more than the budget, where others wait: clients wait no longer."""
 PROGRESS_BYTES: Final = 262_144
-SMALL_BYTES: Final = 16_384
+TURN_SECONDS: Final = 30.0
+"""So long a request may take until it is whole, and one that has its turn until it is answered, where others wait."""
 SHARE: Final = 4
 """Times what is left to others: so much is an address's."""
 _SECONDS_BETWEEN_LOOKS: Final = 1.0
-_MUCH: Final = 65_536  # in a socket; what its client sends beyond that may have no room there
 
 
 class Reader(Protocol):
@@ -54,22 +46,12 @@ class Reader(Protocol):
         ...
 
     @property
-    def missing_bytes(self) -> int:
-        """Of the same: what has been announced and has not arrived."""
-        ...
-
-    @property
-    def answered(self) -> int:
-        """How many of its requests have been answered."""
-        ...
-
-    @property
-    def unread_bytes(self) -> int:
-        """In its socket, while it may not read."""
+    def is_held_up(self) -> bool:
+        """It is not read from, and that is not its client's fault."""
         ...
 
     def look_again(self) -> None:
-        """Ask again whether it may read."""
+        """Ask again whether there is room."""
         ...
 
     def abort(self) -> None:
@@ -77,12 +59,15 @@ class Reader(Protocol):
         ...
 
 
-def _in_order(readers: Iterable[Reader]) -> list[Reader]:
-    return sorted(readers, key=lambda each: each.missing_bytes)
+class _Wait(NamedTuple):
+    size: int
+    may_have_turn: bool
 
 
-def _would_go_on(reader: Reader) -> bool:
-    return reader.unread_bytes >= min(reader.missing_bytes, _MUCH)
+class _Arrival(NamedTuple):
+    began: float
+    since: float  # nothing much has come
+    had: int
 
 
 def _share(of_all: int, taken: int, own: int) -> int:
@@ -104,21 +89,20 @@ class RequestMemory:
     ) -> None:
         self.limit = limit
         self.held = 0
+        self.turn: Reader | None = None
+        """Whose request may come in beyond the budget, or has."""
+        self._beyond = 0  # bytes of it; 0: it has not asked yet
+        self._turn_since = 0.0
         self._clock = clock
         self._call_soon = call_soon
         self._call_later = call_later
         self._held_by: Counter[str] = Counter()  # address
-        self._waiting: dict[str, dict[Reader, int]] = {}  # by address; for so many bytes
-        self._favourite: Reader | None = None  # reads its request to the end, whatever is held
-        self._answered_before = 0  # requests of the favourite's, before this one
-        self._whole_since: float | None = None  # this one; it has no answer yet
-        self._small: dict[Reader, None] = {}  # who may read on a small request, whatever is held
-        self._small_by: Counter[str] = Counter()  # address
-        self._arriving: dict[Reader, tuple[float, int]] = {}  # unfinished: since when it has had so many bytes
+        self._waiting: dict[str, dict[Reader, _Wait]] = {}  # by address, that of the last turn last; the oldest first
+        self._arriving: dict[Reader, _Arrival] = {}  # requests that have room
         self._looking = self._waking = False
 
     def take(self, size: int, host: str) -> None:
-        """So many bytes have arrived from an address, or have room made for them."""
+        """An address has so many bytes more."""
         self.held += size
         self._held_by[host] += size
 
@@ -131,92 +115,73 @@ class RequestMemory:
         if self._waiting:
             self._wake_soon()
 
-    def room(self, reader: Reader, most: int) -> int:
-        """How many bytes more, of `most`, may be held for what it has not sent yet."""
-        return most if self._has_turn(reader) else min(most, self._free(reader.client_host))
+    def has_room(self, reader: Reader) -> bool:
+        """May it read what comes next, however much that is? If not, it waits, and is told to look again."""
+        if self._free(reader.client_host):
+            return True
+        self._wait(reader, _Wait(1, may_have_turn=False))
+        return False
 
-    def admits(self, reader: Reader, *, unfinished: bool, holds: int, needs: int = 0, asks: bool = False) -> bool:
-        """May it read on? If not, it is told to look again. `unfinished`: a request has arrived in part; `holds`: bytes
-        of the budget that are the reader's; `needs`: so many more, before it can; `asks`: a request before has no
-        answer yet.
+    def reserve(self, reader: Reader, size: int, *, may_have_turn: bool) -> bool:
+        """Take so many bytes for the rest of a request that has arrived in part. If there is no room, it waits, and is
+        told to look again.
         """
-        self._see(reader, unfinished=unfinished, holds=holds)
-        self._leave_small(reader)
-        if max(needs, 1) <= self._free(reader.client_host):
-            admitted = True
-        elif holds < SMALL_BYTES and self._has_small(reader.client_host):
-            self._small[reader] = None
-            self._small_by[reader.client_host] += 1
-            admitted = True
-        else:
-            if unfinished and not asks and self._favourite is None:
-                self._favourite, self._answered_before = reader, reader.answered
-            admitted = unfinished and self._has_turn(reader)
-            self._look_later()
-        has_waited = self._wait_no_more(reader)
-        if not admitted:
-            self._waiting.setdefault(reader.client_host, {})[reader] = needs
-        if not unfinished:
-            self._arriving.pop(reader, None)
-        elif (admitted and has_waited) or reader not in self._arriving:
-            self._arriving[reader] = (self._clock.monotonic(), reader.arrived_bytes)
-        return admitted
+        if self.turn is reader and not self._beyond:
+            self._beyond = size
+        elif size > self._free(reader.client_host):
+            if not may_have_turn or self.turn is not None:
+                self._wait(reader, _Wait(size, may_have_turn))
+                return False
+            self.turn, self._turn_since, self._beyond = reader, self._clock.monotonic(), size
+        self.wait_no_more(reader)
+        self.take(size, reader.client_host)
+        self.expect(reader)
+        return True
 
-    def pause(self, reader: Reader, *, unfinished: bool, holds: int) -> None:
-        """It does not want to read for now; `unfinished` and `holds` as for `admits`."""
-        self._see(reader, unfinished=unfinished, holds=holds)
-        self._wait_no_more(reader)
-        self._leave_small(reader)
-        if self._favourite is not reader:
-            self._arriving.pop(reader, None)
+    def expect(self, reader: Reader) -> None:
+        """It has room for the rest of its request."""
+        now = self._clock.monotonic()
+        self._arriving[reader] = _Arrival(now, now, reader.arrived_bytes)
+
+    def arrived(self, reader: Reader) -> None:
+        """Its request is whole."""
+        self._arriving.pop(reader, None)
+
+    def end_turn(self) -> None:
+        """The request that came in beyond the budget is answered."""
+        self.turn, self._beyond = None, 0
+        for host, waiting in self._waiting.items():
+            for reader, wait in waiting.items():
+                if wait.may_have_turn:
+                    self.turn, self._turn_since = reader, self._clock.monotonic()
+                    self._waiting[host] = self._waiting.pop(host)
+                    self._call_soon(reader.look_again)
+                    return
+
+    def wait_no_more(self, reader: Reader) -> None:
+        """It does not want to read for now, or has room."""
+        waiting = self._waiting.get(reader.client_host, {})
+        if waiting.pop(reader, None) is not None and not waiting:
+            del self._waiting[reader.client_host]
+        if self.turn is reader and not self._beyond:
+            self.end_turn()
 
     def leave(self, reader: Reader) -> None:
-        """The connection is gone."""
-        self._wait_no_more(reader)
+        """The connection is gone, and has given back what it held."""
+        self.wait_no_more(reader)
         self._arriving.pop(reader, None)
-        self._leave_small(reader)
-        if self._favourite is reader:
-            self._dismiss()
-
-    def _see(self, reader: Reader, *, unfinished: bool, holds: int) -> None:
-        """How far the favourite is: it is one until its request is answered, and reads no other one for that."""
-        if self._favourite is not reader:
-            return
-        if not holds or reader.answered > self._answered_before:
-            self._dismiss()
-        elif not unfinished and self._whole_since is None:
-            self._whole_since = self._clock.monotonic()
-
-    def _has_turn(self, reader: Reader) -> bool:
-        return self._favourite is reader and self._whole_since is None
+        if self.turn is reader:
+            self.end_turn()
 
     def _free(self, host: str) -> int:
-        """Bytes that an address may have in addition."""
-        return _share(self.limit, self.held, self._held_by[host])
+        """Bytes that an address may have in addition; what has the turn takes no room of others."""
+        beyond = self._beyond if self.turn is not None and self.turn.client_host == host else 0
+        return _share(self.limit, self.held - self._beyond, self._held_by[host] - beyond)
 
-    def _has_small(self, host: str) -> bool:
-        return _share(self.limit // 4 // SMALL_BYTES, len(self._small), self._small_by[host]) > 0
-
-    def _leave_small(self, reader: Reader) -> None:
-        if reader in self._small:
-            del self._small[reader]
-            self._small_by[reader.client_host] -= 1
-            if not self._small_by[reader.client_host]:
-                del self._small_by[reader.client_host]
-
-    def _wait_no_more(self, reader: Reader) -> bool:
-        """Whether it has waited."""
-        waiting = self._waiting.get(reader.client_host, {})
-        has_waited = waiting.pop(reader, None) is not None
-        if has_waited and not waiting:
-            del self._waiting[reader.client_host]
-        return has_waited
-
-    def _dismiss(self) -> None:
-        self._favourite = self._whole_since = None
-        waiting, self._waiting = self._waiting, {}
-        for reader in _in_order(chain(*waiting.values())):
-            self._call_soon(reader.look_again)
+    def _wait(self, reader: Reader, wait: _Wait) -> None:
+        self._waiting.setdefault(reader.client_host, {})[reader] = wait  # who waits already keeps its place
+        if not self._looking:
+            self._look_later()
 
     def _wake_soon(self) -> None:
         """Once in a turn of the loop, however much becomes free in it."""
@@ -225,43 +190,40 @@ class RequestMemory:
             self._call_soon(self._wake)
 
     def _wake(self) -> None:
-        """Those for whom there is room now."""
+        """Those for whom there is room now; they wait until they have asked."""
         self._waking = False
-        for host, waiting in list(self._waiting.items()):
+        for host, waiting in self._waiting.items():
             left = self._free(host)
-            for reader in _in_order(waiting) if left else ():
-                if left >= max(waiting[reader], 1):
-                    left -= waiting[reader]
-                    self._wait_no_more(reader)
+            for reader, wait in waiting.items() if left else ():
+                if wait.size <= left:
+                    left -= wait.size
                     self._call_soon(reader.look_again)
 
     def _look_later(self) -> None:
-        if not self._looking:
-            self._looking = True
-            self._call_later(_SECONDS_BETWEEN_LOOKS, self._look)
+        self._looking = True
+        self._call_later(_SECONDS_BETWEEN_LOOKS, self._look)
 
     def _look(self) -> None:
-        """Cut off who does not go on, as long as somebody wants the room, and it is not the room of others that is
-        wanted.
-        """
+        """Cut off who does not use the room that others want."""
         self._looking = False
         if not self._waiting:
             return
-        now, all_is_held = self._clock.monotonic(), self.held >= self.limit
-        late, somebody_goes_on = [], False
-        for reader, (since, had) in list(self._arriving.items()):
-            if not (all_is_held or reader.client_host in self._waiting):
-                continue
-            has = reader.arrived_bytes
-            if has - had >= PROGRESS_BYTES:
-                self._arriving[reader] = (now, has)
-                somebody_goes_on = True
-            elif now - since >= PATIENCE_SECONDS:
-                late.append((reader, reader in self._waiting.get(reader.client_host, {})))
-        for reader, waits in late:
-            if not (waits and (somebody_goes_on or _would_go_on(reader))):
+        now, least = self._clock.monotonic(), min(self._held_by[host] for host in self._waiting)
+        late = [reader for reader in list(self._arriving) if self._is_late(reader, now)]
+        for reader in late:
+            if reader.client_host in self._waiting or self._held_by[reader.client_host] > least:
                 reader.abort()
-        whole_since = self._whole_since
-        if self._favourite is not None and whole_since is not None and now - whole_since >= ANSWER_SECONDS:
-            self._favourite.abort()
+        is_wanted = any(wait.may_have_turn for waiting in self._waiting.values() for wait in waiting.values())
+        if self.turn is not None and is_wanted and now - self._turn_since >= TURN_SECONDS and self.turn not in late:
+            self.turn.abort()
+        self._wake()
         self._look_later()
+
+    def _is_late(self, reader: Reader, now: float) -> bool:
+        arrival, has = self._arriving[reader], reader.arrived_bytes
+        if reader.is_held_up:
+            self._arriving[reader] = _Arrival(now, now, has)
+            return False
+        if has - arrival.had >= PROGRESS_BYTES:
+            self._arriving[reader] = arrival = _Arrival(arrival.began, now, has)
+        return now - arrival.since >= PATIENCE_SECONDS or now - arrival.began >= TURN_SECONDS
