@@ -7,7 +7,7 @@ but by growing.
 
 from typing import Final
 
-_FIRST_GROWTH: Final = 1_048_576  # bytes; producers' requests are no larger, as clients have it
+FIRST_GROWTH: Final = 1_048_576  # bytes; producers' requests are no larger, as clients have it
 _GROWTH: Final = 4  # times what has arrived
 
 
@@ -44,6 +44,6 @@ class ArrivingFrame:
     def grow(self) -> None:
         """Make room for what comes next."""
         arrived = self.room  # the transport still has a view of it, so it cannot be resized
-        self.room = bytearray(min(self.size, max(_FIRST_GROWTH, _GROWTH * len(arrived))))
+        self.room = bytearray(min(self.size, max(FIRST_GROWTH, _GROWTH * len(arrived))))
         self.room[: len(arrived)] = arrived
         self._view = memoryview(self.room)
