@@ -37,11 +37,6 @@ _FEW_ROWS = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    # The other one starts a process for each file to see whether it is a link. This one does not replace what the first
-    # try of a batch has left; here no batch has a second.
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
 }
 """Compiling code for a batch takes longer than going through some rows without."""
 

@@ -79,7 +79,8 @@ def test_the_wheel_holds_the_package_and_its_data_and_nothing_else(wheel: Path) 
     names = set(zipfile.ZipFile(wheel).namelist())
     tops = {name.split("/")[0] for name in names}
     assert tops == {"mainstem", next(top for top in tops if top.endswith(".dist-info"))}
-    assert {"mainstem/py.typed", "mainstem/process/jars.lock"} <= names
+    data = {"py.typed", "process/jars.lock", "process/LocalCheckpointFiles.java"}
+    assert {f"mainstem/{name}" for name in data} <= names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     modules = {f"mainstem/{path.relative_to(PACKAGE).as_posix()}" for path in PACKAGE.rglob("*.py")}
     assert modules <= names

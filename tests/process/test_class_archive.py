@@ -5,8 +5,8 @@ import subprocess
 from pathlib import Path
 
 from mainstem.process.class_archive import archive_path, base_archive, make_archive, use_archive
-from mainstem.process.jars import spark_jars
 from mainstem.process.java import Java, find_java
+from mainstem.process.session import local_jars
 
 
 def test_another_java_or_another_jar_is_another_archive(tmp_path, monkeypatch):
@@ -28,7 +28,7 @@ def test_another_java_or_another_jar_is_another_archive(tmp_path, monkeypatch):
 def test_a_session_takes_its_classes_from_the_archive(spark):
     """`make setup` has made it; a driver without it starts all the same."""
     bean = spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean()
-    archive = archive_path(find_java(), spark_jars())
+    archive = archive_path(find_java(), local_jars(find_java()))
     options = list(bean.getInputArguments())
     assert (f"-XX:SharedArchiveFile={archive}" in options) == archive.is_file()
 

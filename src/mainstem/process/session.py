@@ -17,7 +17,8 @@ from mainstem.core import UserError
 from mainstem.core.causes import one_line
 from mainstem.process.class_archive import archive_path, use_archive
 from mainstem.process.jars import spark_jars
-from mainstem.process.java import find_java
+from mainstem.process.java import Java, find_java
+from mainstem.process.java_classes import CHECKPOINT_FILES, java_classes
 from mainstem.process.spark_home import spark_home
 
 if TYPE_CHECKING:
@@ -169,6 +170,7 @@ STOP_SECONDS = 10
 """So long a query may take to stop: a function that hangs in the driver would hold up whoever stops it for ever."""
 _LOCAL = {
     "spark.python.daemon.module": "mainstem.process.worker_daemon",  # on other hosts it is asked for mainstem first
+    "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_FILES,
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
@@ -197,9 +199,11 @@ def start_session(
     Raises:
         NoJava: no Java that can run Spark.
         FetchFailed: a jar is missing and could not be fetched.
+        NotCompiled: another Spark than ours.
         SparkNotStarted: Java or Spark ended at once.
     """
-    java, jars = find_java(), spark_jars()
+    java = find_java()
+    jars = local_jars(java) if is_local(config.master) else spark_jars()
     shutil.rmtree(scratch_directory(directory), ignore_errors=True)
     settings = session_settings(config, directory, jars)
     archive = archive_path(java, jars)
@@ -234,6 +238,13 @@ def start_session(
     session.sparkContext.setLogLevel(config.log_level)
     check_rules(session.sparkContext.getConf().get)
     return session
+
+
+def local_jars(java: Java) -> list[Path]:
+    """What is on the class path of a driver on this machine, beside Spark's own. As of `spark_jars` and
+    `java_classes`.
+    """
+    return [*spark_jars(), java_classes(java)]
 
 
 def workers_python(config: SparkConfig, environment: Mapping[str, str] = os.environ) -> str:

@@ -27,8 +27,8 @@ from mainstem.core.config import PREFIX, PROJECT_FILE
 from mainstem.core.http import open_request
 from mainstem.process import load_project
 from mainstem.process.class_archive import BASE, UNFINISHED, archive_path, base_archive, make_archive
-from mainstem.process.jars import spark_jars
 from mainstem.process.java import cache_directory, find_java
+from mainstem.process.session import local_jars
 from mainstem.process.shared_files import remove_unused
 from mainstem.process.spark_home import spark_home
 from mainstem.standalone.config import load_config
@@ -88,7 +88,7 @@ def ensure_archive(on_start: Callable[[], None] = lambda: None) -> bool:
         NotMade: the run failed; everything works without the archive, only slower.
     """
     java = find_java()
-    path = archive_path(java, spark_jars())
+    path = archive_path(java, local_jars(java))
     if path.is_file():
         return False
     on_start()

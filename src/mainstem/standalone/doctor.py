@@ -124,12 +124,14 @@ def _class_archive() -> Iterator[Finding]:
     from mainstem.process.class_archive import archive_path
     from mainstem.process.jars import SPARK_LOCK, read_lock
     from mainstem.process.java import cache_directory, find_java
+    from mainstem.process.java_classes import classes_path
 
     what = "archive of Spark's classes"
     if importlib.util.find_spec("pyspark") is None:
         return
     try:
-        made = archive_path(find_java(), [jar.path_in(cache_directory()) for jar in read_lock(SPARK_LOCK)]).is_file()
+        jars = [jar.path_in(cache_directory()) for jar in read_lock(SPARK_LOCK)]
+        made = archive_path(find_java(), [*jars, classes_path()]).is_file()
     except (MainstemError, FileNotFoundError):
         made = False  # the lines above say what is missing
     command = f"{sys.executable} -m mainstem.standalone.class_archive"
