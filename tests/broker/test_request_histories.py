@@ -138,8 +138,8 @@ class Handlers:
             connection.mute(self._random.random() * 3)
         if self._random.random() < 0.5:
             return pending, None
-        later = Later()
-        self._loop.call_later(self._random.choice((0.01, 0.5, 3)), later.give, None)
+        later, waits = Later(), (0.01, 0.5, 3) if connection.is_honest else (0.01, 3, 600)
+        self._loop.call_later(self._random.choice(waits), later.give, None)
         return pending, later
 
     def answer(self, pending, _):
@@ -151,9 +151,10 @@ class Client:
 
     def __init__(self, broker, host, sizes, *, stops=None, trickles=0, stranger=False):
         self.loop, self.host, self.sizes, self.trickles = broker.loop, host, sizes, trickles
-        self.is_honest = stops is None
+        self.is_honest, self.is_stranger = stops is None, stranger
         listener = SimpleNamespace(mechanisms=["PLAIN"] if stranger else [])
         self.connection, self.socket = Connection(broker, listener, host), Socket(broker.loop)
+        self.connection.is_honest = self.is_honest
         self.socket.protocol = self.connection
         self.connection.connection_made(self.socket)
         stream = b"".join(struct.pack(">i", size) + bytes(size) for size in sizes)
@@ -254,8 +255,11 @@ class History:
         for memory in self.memory:
             mine = [each for each in self.broker.connections if each._memory is memory]
             assert memory.held == sum(max(each._held_bytes - ALLOWANCE, 0) for each in mine)
-            # Beyond the budget: a request that has its turn, and of each connection what it reads at once.
-            assert memory.held <= memory.limit + max(SIZES) + len(mine) * SCRATCH_BYTES
+            # Beyond the budget: a request that has its turn, and one of each that has just said who it is.
+            strangers = sum(each.is_stranger for each in self.clients)
+            assert memory.held <= memory.limit + max(SIZES) + strangers * 500_000
+            if memory.limit >= MB and not strangers:
+                assert memory._free("/10.0.0.9") > 0, "an address that has nothing"
             for waiting in memory._waiting.values():
                 assert all(each._waits_for_room for each in waiting)
             if memory.turn is None:

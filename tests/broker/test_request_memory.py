@@ -2,7 +2,7 @@
 
 import pytest
 
-from mainstem.broker.request_memory import ALLOWANCE, PATIENCE_SECONDS, PROGRESS_BYTES, TURN_SECONDS, RequestMemory
+from mainstem.broker.request_memory import PATIENCE_SECONDS, PROGRESS_BYTES, TURN_SECONDS, RequestMemory
 from mainstem.core import ManualClock
 
 MB = 1 << 20
@@ -25,7 +25,13 @@ class Calls:
             self.soon.pop(0)()
 
     def after(self, seconds):
-        """Let time pass, and what was to be called by then be called."""
+        """Let time pass, a second at a time, and what was to be called by then be called."""
+        while seconds > 0:
+            self.pass_by(min(seconds, 1))
+            seconds -= 1
+
+    def pass_by(self, seconds):
+        """The same, all at once: the process stood still meanwhile."""
         self.clock.advance_ms(round(seconds * 1000))
         calls, self.later = self.later, []
         for call in calls:
@@ -46,6 +52,8 @@ class Client:
             self.memory.wait_no_more(self)
         elif not self.has_room:
             self.has_room = self.memory.reserve(self, self.size, may_have_turn=self.is_first)
+            if self.has_room:
+                self.memory.expect(self)
         return self.has_room
 
     look_again = ask
@@ -107,23 +115,6 @@ def test_room_that_one_does_not_take_is_for_the_next():
     assert second.has_room
 
 
-def test_what_comes_next_is_read_where_any_room_is_left():
-    calls = Calls()
-    memory = calls.memory(10 * MB)
-    first, second = Client(memory, 8 * MB), Client(memory, 1)
-    assert memory.has_room(second)
-    assert first.ask()
-    assert not memory.has_room(second)
-    memory.give(MB, HERE)
-    told = []
-    second.look_again = lambda: told.append(memory.has_room(second))
-    memory.has_room(second)
-    memory.take(MB, HERE)
-    memory.give(MB, HERE)
-    calls.run()
-    assert told == [True]
-
-
 def test_one_request_at_a_time_comes_in_beyond_the_budget():
     calls = Calls()
     memory = calls.memory(10 * MB)
@@ -156,7 +147,25 @@ def test_addresses_have_the_turn_one_after_the_other():
         turns.append(memory.turn)
         memory.turn.answer()
         calls.run()
-    assert turns == [many[0], many[1], *others, *many[2:]]
+    assert turns == [many[0], *others, *many[1:]]
+
+
+def test_an_address_has_one_turn_for_one_of_the_others():
+    """Two, where the other asked again a moment after its own was over."""
+    calls = Calls()
+    memory = calls.memory(10 * MB)
+    many, other = [Client(memory, 100 * MB) for _ in range(10)], Client(memory, 100 * MB, THERE)
+    for each in (*many, other):
+        each.ask()
+    turns = []
+    for _ in range(6):
+        turns.append(memory.turn.client_host)
+        before = memory.turn
+        before.answer()
+        if before is other:
+            other.ask()
+        calls.run()
+    assert turns == [HERE, THERE] * 3
 
 
 def test_who_waits_for_an_answer_has_no_turn():
@@ -207,10 +216,13 @@ def test_a_small_budget_is_one():
 
 
 def crowd(memory, count=8):
-    """Some that have all the room that is an address's, and one that wants some of it."""
+    """Some that have all the room that is an address's, one that has the turn, and one that wants some of the room."""
     clients = [Client(memory, MB) for _ in range(count)]
     assert all(each.ask() for each in clients)
-    wanting = Client(memory, 3 * MB, is_first=False)
+    turn = Client(memory, 100 * MB, "/10.0.0.9")
+    assert turn.ask()
+    turn.is_held_up = True
+    wanting = Client(memory, 3 * MB)
     assert not wanting.ask()
     return clients, wanting
 
@@ -249,9 +261,22 @@ def test_nobody_is_cut_off_for_an_address_that_has_more():
     calls.after(PATIENCE_SECONDS)
     assert all(each.is_cut_off for each in clients)
     assert not slow.is_cut_off
-    assert not Client(memory, 20 * MB, ELSEWHERE, is_first=False).ask(), "of one that has less"
+    memory.take(9 * MB, HERE)
+    assert not Client(memory, 2 * MB, ELSEWHERE).ask(), "of one that has less"
     calls.after(1)
     assert slow.is_cut_off
+
+
+@pytest.mark.parametrize(("size", "is_first"), [(99 * MB, True), (MB, False)])
+def test_who_waits_for_something_else_wants_nobodys_room(size, is_first):
+    """Four bytes that announced a hundred megabytes, behind a long poll, had all that were slow cut off."""
+    calls = Calls()
+    memory = calls.memory(10 * MB)
+    clients, wanting = crowd(memory)
+    wanting.leave()
+    assert not Client(memory, size, is_first=is_first).ask()
+    calls.after(PATIENCE_SECONDS)
+    assert not any(each.is_cut_off for each in clients)
 
 
 def test_a_request_that_has_room_is_whole_within_half_a_minute_where_others_want_that():
@@ -273,15 +298,40 @@ def test_who_is_held_up_by_us_is_not_late():
     calls = Calls()
     memory = calls.memory(10 * MB)
     clients, wanting = crowd(memory)
-    wanting.size = 20 * MB
-    wanting.ask()
     clients[0].is_held_up = True
+    wanting.size = 8 * MB
+    wanting.ask()
+    memory.take(MB, ELSEWHERE)
     calls.after(PATIENCE_SECONDS)
     clients[0].is_held_up = False
     calls.after(PATIENCE_SECONDS - 1)
     assert [each.is_cut_off for each in clients] == [False] + [True] * 7
     calls.after(1)
     assert clients[0].is_cut_off
+
+
+def test_who_has_its_turn_and_does_not_use_it_is_cut_off_however_little_it_has():
+    """It was late, and kept since others had more; so it had its turn for ever."""
+    calls = Calls()
+    memory = calls.memory(10 * MB)
+    memory.take(7 * MB, HERE)
+    stalled, large = Client(memory, 3 * MB, THERE), Client(memory, 20 * MB)
+    assert stalled.ask()
+    assert not large.ask()
+    calls.after(TURN_SECONDS)
+    assert (stalled.is_cut_off, large.has_room) == (True, True)
+
+
+def test_after_a_pause_of_the_process_everybody_has_his_time_again():
+    """Timers run before the sockets are read."""
+    calls = Calls()
+    memory = calls.memory(10 * MB)
+    clients, _ = crowd(memory)
+    calls.after(1)
+    calls.pass_by(5 * TURN_SECONDS)
+    assert not any(each.is_cut_off for each in clients)
+    calls.after(PATIENCE_SECONDS)
+    assert all(each.is_cut_off for each in clients)
 
 
 def test_a_request_that_has_its_turn_is_answered_in_time_or_its_client_is_cut_off():
@@ -312,9 +362,3 @@ def test_the_time_of_a_turn_begins_with_it():
     calls.after(1)
     assert second.is_cut_off
     assert third.has_room
-
-
-def test_an_allowance_is_as_much_as_a_connection_reads_at_once():
-    from mainstem.broker.connection import SCRATCH_BYTES
-
-    assert ALLOWANCE == SCRATCH_BYTES

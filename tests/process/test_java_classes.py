@@ -27,6 +27,16 @@ def test_several_that_need_it_at_once_make_one_jar(tmp_path, monkeypatch):
     assert java_classes(java).stat().st_mtime_ns == before, "an archive of classes fits one file"
 
 
+def test_a_cache_that_cannot_be_written_to_is_gone_without(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARK_HOME", str(spark_home()))
+    monkeypatch.setenv("MAINSTEM_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "cache" / "jars").mkdir(parents=True)
+    (tmp_path / "cache" / "jars" / "mainstem").touch()
+    with pytest.raises(NotCompiled, match=r"cache/jars/mainstem/\w+\.jar: cannot be written: File exists"):
+        java_classes(find_java())
+    assert java_classes(find_java(), tmp_path / "session").parent == tmp_path / "session"
+
+
 def test_another_spark_is_told(tmp_path, monkeypatch):
     monkeypatch.setenv("MAINSTEM_CACHE", str(tmp_path / "cache"))
     (tmp_path / "spark" / "jars").mkdir(parents=True)
@@ -34,7 +44,7 @@ def test_another_spark_is_told(tmp_path, monkeypatch):
         if not jar.name.startswith("spark-sql"):
             (tmp_path / "spark" / "jars" / jar.name).symlink_to(jar)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
-    with pytest.raises(NotCompiled, match=r"LocalCheckpointFiles\.java: expected .* Spark in .*spark, found"):
+    with pytest.raises(NotCompiled, match=r"LocalCheckpointFiles\.java: expected .* Spark in .*/spark takes it, found"):
         java_classes(find_java())
     assert not classes_path().exists()
 
@@ -113,6 +123,8 @@ def test_a_file_is_there_whole_or_not_at_all_and_another_one_is_replaced_where_i
     begun.cancel()
     begun.close()
     assert list(tmp_path.iterdir()) == []
+    with pytest.raises(Py4JJavaError, match=r"java\.nio\.file\.NoSuchFileException: .*/none/\.1\."):
+        ours.createAtomic(path("none/1"), False)
     write(ours, path("1"), "first")
     with pytest.raises(Py4JJavaError, match=r"org\.apache\.hadoop\.fs\.FileAlreadyExistsException: .*/1: the file"):
         write(ours, path("1"), "second")

@@ -96,7 +96,9 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
         self._loop = broker.loop
         self._scratch = broker.scratch
-        self._size_begun = b""  # less than the four bytes of a frame's size have arrived
+        self._unsplit = b""  # what has arrived and is in no frame: part of a size, or more requests than there may be
+        self._has_more = False  # requests in it
+        self._leased = 0  # bytes of the budget for what is read next
         self._arriving: ArrivingFrame | None = None
         self._requests: deque[bytearray] = deque()
         self._unanswered: deque[Pending] = deque()
@@ -168,14 +170,13 @@ class Connection(asyncio.BufferedProtocol):
         """The client has said who it is; `for_good`: and need not do so again."""
         self.broker.strangers.go(self)
         if self._memory is not self.broker.request_memory:
+            self._give_lease_back()
             held = self._held_bytes
             self._hold(-held)
             self._memory.leave(self)
             self._memory = self.broker.request_memory
             self._hold(held)
             self._waits_for_room = False
-            if self._arriving is not None and self._arriving.may_grow:
-                self._memory.expect(self)
         self._most_bytes = self.broker.config.socket_request_max_bytes
         self._most_requests = self.broker.config.queued_max_requests
         if for_good:
@@ -197,7 +198,7 @@ class Connection(asyncio.BufferedProtocol):
         if secure is not None:  # what the socket does not take is to be seen soon (`sending.send_encrypted`)
             self._transport.set_write_buffer_limits(sending.PART)
             # TLS goes on reading while nobody reads from it, up to half a megabyte.
-            cast("Any", self._transport).set_read_buffer_limits(ALLOWANCE)
+            cast("Any", self._transport).set_read_buffer_limits(SCRATCH_BYTES)
         if secure is not None and (certificate := secure.getpeercert(binary_form=True)):
             from mainstem.broker.security.tls import distinguished_name
 
@@ -255,9 +256,9 @@ class Connection(asyncio.BufferedProtocol):
             self._loop.call_soon(self._turn_ends)
         if self._arriving is not None:
             return self._arriving.free
-        begun = len(self._size_begun)
+        begun = len(self._unsplit)
         if begun:
-            self._scratch[:begun] = self._size_begun
+            self._scratch[:begun] = self._unsplit
         return self._scratch[begun:]
 
     @property
@@ -283,7 +284,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._arriving = None
                 self._memory.arrived(self)
             else:
-                self._split_scratch(len(self._size_begun) + nbytes)
+                self._give_lease_back()
+                self._split_scratch(len(self._unsplit) + nbytes)
         except MalformedFrame as error:
             self._end_with(error)
         self._start_requests()
@@ -303,10 +305,18 @@ class Connection(asyncio.BufferedProtocol):
     # --- frames ------------------------------------------------------------------------------------------------------
 
     def _split_scratch(self, filled: int) -> None:
-        """Cut what the scratch buffer holds into frames; it is everybody's, so nothing is left in it."""
+        """Cut what the scratch buffer holds into frames, as many as there may be requests; it is everybody's, so
+        nothing is left in it.
+        """
         scratch, position = self._scratch, 0
         limit = self._most_bytes
+        if self._unsplit:
+            self._hold(-len(self._unsplit))
+            self._unsplit, self._has_more = b"", False
         while filled - position >= SIZE.size:
+            if len(self._requests) >= self._most_requests:
+                self._has_more = True
+                break
             (size,) = SIZE.unpack_from(scratch, position)
             if not 0 < size <= limit:
                 other = _OTHERS.get(bytes(scratch[position : position + 2]), "")
@@ -320,7 +330,15 @@ class Connection(asyncio.BufferedProtocol):
             self._arriving = ArrivingFrame(size, scratch[position:filled])
             self._hold(filled - position)
             position = filled
-        self._size_begun = bytes(scratch[position:filled])
+        if position < filled:
+            self._unsplit = bytes(scratch[position:filled])
+            self._hold(filled - position)
+
+    def _split_more(self) -> None:
+        """Those that came with as many requests as there may be, which have been started."""
+        if self._has_more:
+            self._scratch[: len(self._unsplit)] = self._unsplit
+            self._split_scratch(len(self._unsplit))
 
     @property
     def _limit_setting(self) -> str:
@@ -355,7 +373,14 @@ class Connection(asyncio.BufferedProtocol):
     def _start_requests(self) -> None:
         left, until = _MOST_AT_ONCE, time.monotonic() + _MOST_SECONDS
         self._others_turn = self._turn_is_over
-        while self._requests and not self._holding_back and not self._takes_none and not self._closing:
+        while not self._holding_back and not self._takes_none and not self._closing:
+            if not self._requests:
+                try:
+                    self._split_more()
+                except MalformedFrame as error:
+                    self._end_with(error)
+            if not self._requests:
+                break
             if self._has_enough:
                 self._flush()  # finished answers count until they have left
                 if self._has_enough:
@@ -542,7 +567,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _adjust_reading(self) -> None:
         busy = self._takes_none or self._closing or self._reads_no_more or self._malformed is not None
-        busy = busy or len(self._requests) + len(self._unanswered) >= self._most_requests
+        busy = busy or self._has_more or len(self._requests) + len(self._unanswered) >= self._most_requests
         busy = busy or self._others_turn  # the end of the stream is not read before all that came earlier is started
         waits = not busy and not self._has_room()
         if self._waits_for_room and not waits:
@@ -560,17 +585,38 @@ class Connection(asyncio.BufferedProtocol):
         """For what it would read next."""
         arriving = self._arriving
         if arriving is None:
-            return self._held_bytes < ALLOWANCE or self._memory.has_room(self)
+            return self._has_lease()
         if not arriving.may_grow:
             more = self._of_budget(arriving.missing)
             is_first = not (self._requests or self._unanswered)
+            if more and not is_first and self._memory is self.broker.strangers_memory:
+                return False  # it would be everybody's once the client is known
             if more and not self._memory.reserve(self, more, may_have_turn=is_first):
                 return False
+            if more:
+                self._memory.expect(self)
             self._held_bytes += arriving.missing
             arriving.may_grow = True
         if arriving.is_full:
             arriving.grow()
         return True
+
+    def _has_lease(self) -> bool:
+        """Whether there is room for what comes next, however much of it is read at once."""
+        if self._held_bytes - self._leased <= ALLOWANCE - SCRATCH_BYTES:
+            self._give_lease_back()
+        elif not self._leased:
+            more = self._of_budget(SCRATCH_BYTES)
+            if more and not self._memory.reserve(self, more, may_have_turn=False):
+                return False
+            self._held_bytes += SCRATCH_BYTES
+            self._leased = SCRATCH_BYTES
+        return True
+
+    def _give_lease_back(self) -> None:
+        if self._leased:
+            self._hold(-self._leased)
+            self._leased = 0
 
     # --- the end -----------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """The memory that requests hold, of all connections together: from when they have room until their answer has left.
 
 Each connection may hold `ALLOWANCE` bytes that nobody is asked for: so clients log in, say that they live and ask for
-little, whatever others do. What goes beyond that is of the budget. A request that does gets room for all of it before
-more of it is read, or waits for that: nobody holds what the one needs that it waits for.
+little, whatever others do. What goes beyond that is of the budget, and gets room before it is read, a request for all
+of it, or waits for that: nobody holds what the one needs that it waits for.
 
 Where there is no room, one request at a time comes in beyond the budget, in its turn: else one that is larger than the
 budget never would. Addresses have it one after the other, of the clients of one address the one that has waited
@@ -13,16 +13,18 @@ fills it from one address leaves room for a client of another (the dynamic thres
 Hahne, 1998).
 
 Room that is wanted by the same address, or by one that has less, is for those that use it: who has sent less than
-256 KB for ten seconds, or not the whole request within half a minute, is cut off.
+256 KB for ten seconds, or not the whole request within half a minute, is cut off. Who waits for more than an address
+may have, or for an answer to a request before, does not want anybody's room.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Final, NamedTuple, Protocol
 
 from mainstem.core import Clock
 
-ALLOWANCE: Final = 65_536
+ALLOWANCE: Final = 131_072
 PATIENCE_SECONDS: Final = 10.0
 PROGRESS_BYTES: Final = 262_144
 TURN_SECONDS: Final = 30.0
@@ -99,7 +101,8 @@ class RequestMemory:
         self._held_by: Counter[str] = Counter()  # address
         self._waiting: dict[str, dict[Reader, _Wait]] = {}  # by address, that of the last turn last; the oldest first
         self._arriving: dict[Reader, _Arrival] = {}  # requests that have room
-        self._looking = self._waking = False
+        self._next_look: float | None = None
+        self._waking = False
 
     def take(self, size: int, host: str) -> None:
         """An address has so many bytes more."""
@@ -115,17 +118,8 @@ class RequestMemory:
         if self._waiting:
             self._wake_soon()
 
-    def has_room(self, reader: Reader) -> bool:
-        """May it read what comes next, however much that is? If not, it waits, and is told to look again."""
-        if self._free(reader.client_host):
-            return True
-        self._wait(reader, _Wait(1, may_have_turn=False))
-        return False
-
     def reserve(self, reader: Reader, size: int, *, may_have_turn: bool) -> bool:
-        """Take so many bytes for the rest of a request that has arrived in part. If there is no room, it waits, and is
-        told to look again.
-        """
+        """Take so many bytes for what it reads next. If there is no room, it waits, and is told to look again."""
         if self.turn is reader and not self._beyond:
             self._beyond = size
         elif size > self._free(reader.client_host):
@@ -135,11 +129,10 @@ class RequestMemory:
             self.turn, self._turn_since, self._beyond = reader, self._clock.monotonic(), size
         self.wait_no_more(reader)
         self.take(size, reader.client_host)
-        self.expect(reader)
         return True
 
     def expect(self, reader: Reader) -> None:
-        """It has room for the rest of its request."""
+        """It has room for the rest of a request that has arrived in part."""
         now = self._clock.monotonic()
         self._arriving[reader] = _Arrival(now, now, reader.arrived_bytes)
 
@@ -149,14 +142,14 @@ class RequestMemory:
 
     def end_turn(self) -> None:
         """The request that came in beyond the budget is answered."""
+        if self.turn is not None and self.turn.client_host in self._waiting:
+            self._waiting[self.turn.client_host] = self._waiting.pop(self.turn.client_host)
         self.turn, self._beyond = None, 0
-        for host, waiting in self._waiting.items():
-            for reader, wait in waiting.items():
-                if wait.may_have_turn:
-                    self.turn, self._turn_since = reader, self._clock.monotonic()
-                    self._waiting[host] = self._waiting.pop(host)
-                    self._call_soon(reader.look_again)
-                    return
+        for reader, wait in self._waits():
+            if wait.may_have_turn:
+                self.turn, self._turn_since = reader, self._clock.monotonic()
+                self._call_soon(reader.look_again)
+                return
 
     def wait_no_more(self, reader: Reader) -> None:
         """It does not want to read for now, or has room."""
@@ -180,8 +173,11 @@ class RequestMemory:
 
     def _wait(self, reader: Reader, wait: _Wait) -> None:
         self._waiting.setdefault(reader.client_host, {})[reader] = wait  # who waits already keeps its place
-        if not self._looking:
+        if self._next_look is None:
             self._look_later()
+
+    def _waits(self) -> Iterator[tuple[Reader, _Wait]]:
+        return chain.from_iterable(waiting.items() for waiting in self._waiting.values())
 
     def _wake_soon(self) -> None:
         """Once in a turn of the loop, however much becomes free in it."""
@@ -200,24 +196,36 @@ class RequestMemory:
                     self._call_soon(reader.look_again)
 
     def _look_later(self) -> None:
-        self._looking = True
+        self._next_look = self._clock.monotonic() + _SECONDS_BETWEEN_LOOKS
         self._call_later(_SECONDS_BETWEEN_LOOKS, self._look)
 
     def _look(self) -> None:
         """Cut off who does not use the room that others want."""
-        self._looking = False
+        now, due = self._clock.monotonic(), self._next_look
+        self._next_look = None
         if not self._waiting:
             return
-        now, least = self._clock.monotonic(), min(self._held_by[host] for host in self._waiting)
-        late = [reader for reader in list(self._arriving) if self._is_late(reader, now)]
-        for reader in late:
-            if reader.client_host in self._waiting or self._held_by[reader.client_host] > least:
-                reader.abort()
-        is_wanted = any(wait.may_have_turn for waiting in self._waiting.values() for wait in waiting.values())
-        if self.turn is not None and is_wanted and now - self._turn_since >= TURN_SECONDS and self.turn not in late:
-            self.turn.abort()
+        if due is not None and now - due > _SECONDS_BETWEEN_LOOKS:  # the process stood still, and read nothing
+            self._begin_anew(now)
+        for reader in self._unused(now):
+            reader.abort()
         self._wake()
         self._look_later()
+
+    def _unused(self, now: float) -> list[Reader]:
+        """Those that are late with a request for which they have room, where others want that."""
+        late = [reader for reader in list(self._arriving) if self._is_late(reader, now)]
+        waits = [(reader, wait) for reader, wait in self._waits() if wait.may_have_turn]
+        most = _share(self.limit, 0, 0)
+        hosts = {reader.client_host for reader, wait in waits if wait.size <= most}
+        least = min((self._held_by[host] for host in hosts), default=self.held)
+        unused = [each for each in late if each.client_host in hosts or self._held_by[each.client_host] > least]
+        if self.turn is not None and self.turn.is_held_up:
+            self._turn_since = now
+        is_over = self.turn in late or now - self._turn_since >= TURN_SECONDS
+        if self.turn is not None and waits and is_over and self.turn not in unused:
+            unused.append(self.turn)
+        return unused
 
     def _is_late(self, reader: Reader, now: float) -> bool:
         arrival, has = self._arriving[reader], reader.arrived_bytes
@@ -227,3 +235,8 @@ class RequestMemory:
         if has - arrival.had >= PROGRESS_BYTES:
             self._arriving[reader] = arrival = _Arrival(arrival.began, now, has)
         return now - arrival.since >= PATIENCE_SECONDS or now - arrival.began >= TURN_SECONDS
+
+    def _begin_anew(self, now: float) -> None:
+        self._turn_since = now
+        for reader in self._arriving:
+            self._arriving[reader] = _Arrival(now, now, reader.arrived_bytes)

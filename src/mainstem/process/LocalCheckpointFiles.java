@@ -5,7 +5,6 @@ import java.io.ByteArrayOutputStream;
 import java.io.DataOutputStream;
 import java.io.IOException;
 import java.io.OutputStream;
-import java.io.UncheckedIOException;
 import java.nio.file.CopyOption;
 import java.nio.file.Files;
 import java.nio.file.LinkOption;
@@ -19,6 +18,7 @@ import org.apache.hadoop.fs.FileAlreadyExistsException;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager;
 import org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager;
+import org.apache.spark.unsafe.Platform;
 
 /**
  * Files of a checkpoint on this machine, as Spark's own manager leaves them: written under another name, then renamed,
@@ -31,12 +31,16 @@ public final class LocalCheckpointFiles extends FileContextBasedCheckpointFileMa
     }
 
     public CheckpointFileManager.CancellableFSDataOutputStream createAtomic(Path path, boolean mayReplace) {
+        if (!isLocal()) {
+            return super.createAtomic(path, mayReplace);
+        }
         java.nio.file.Path file = Paths.get(path.toUri().getPath(), new String[0]);
         try {
             java.nio.file.Path unfinished = beside(file, "." + UUID.randomUUID() + ".tmp");
             return new AtomicFile(file, unfinished, new Summed(create(unfinished)), mayReplace);
         } catch (IOException e) {
-            throw new UncheckedIOException(e);
+            Platform.throwException(e); // Scala declares none
+            return null;
         }
     }
 
@@ -67,7 +71,7 @@ public final class LocalCheckpointFiles extends FileContextBasedCheckpointFileMa
             this.mayReplace = mayReplace;
         }
 
-        public void close() throws IOException {
+        public synchronized void close() throws IOException {
             if (isOver) {
                 return;
             }
@@ -94,14 +98,17 @@ public final class LocalCheckpointFiles extends FileContextBasedCheckpointFileMa
             }
         }
 
-        public void cancel() {
+        public synchronized void cancel() {
             if (isOver) {
                 return;
             }
             isOver = true;
             try {
-                super.close();
-                Files.deleteIfExists(unfinished);
+                try {
+                    super.close();
+                } finally { // also where the disk is full
+                    Files.deleteIfExists(unfinished);
+                }
             } catch (IOException e) {
                 return; // what is left of it is nobody's
             }

@@ -28,6 +28,7 @@ import msgspec
 
 from mainstem.core.errors import CorruptData, MainstemError, Retriable, UserError
 from mainstem.process.java import Java, cache_directory, find_java
+from mainstem.process.java_classes import java_classes
 from mainstem.process.jvm_network import machine_certificates, proxy_options, trust_options
 
 SILENT_S = 60.0  # an Ivy that has said nothing for so long waits for a network that gives nothing: it is ended
@@ -287,12 +288,14 @@ def _progress(stream: TextIO | None = None) -> Report:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Fetch the jars of the lock files named (default: Spark's); for `make setup`."""
+    """Fetch the jars of the lock files named (default: Spark's, and that of our own is made); for `make setup`."""
     try:
         for name in arguments or [str(SPARK_LOCK)]:
             jars = read_lock(Path(name))
             fetch(jars)
             print(f"{Path(name).name}: {len(jars)} jars in {cache_directory() / 'jars'}")
+        if not arguments:
+            java_classes(find_java())
     except MainstemError as error:
         sys.stderr.write(f"{error}\n" + (f"  {error.hint}\n" if error.hint else ""))
         return 2

@@ -20,7 +20,7 @@ _COMPILER: Final = "org.codehaus.commons.compiler.samples.CompilerDemo"
 
 
 class NotCompiled(MainstemError):
-    """Spark's compiler did not take it: it is another Spark than the one that it is written for, or a disk is full."""
+    """Spark's compiler did not take it: it is another Spark than the one that it is written for; or a disk is full."""
 
 
 def classes_path() -> Path:
@@ -30,20 +30,36 @@ def classes_path() -> Path:
     return cache_directory() / "jars" / "mainstem" / f"{digest}.jar"
 
 
-def java_classes(java: Java) -> Path:
+def java_classes(java: Java, otherwise: Path | None = None) -> Path:
     """The jar, made where it is missing; several processes may ask for it at once.
+
+    Args:
+        java: compiles it.
+        otherwise: a directory to make it in where the cache cannot be written to.
 
     Raises:
         NotCompiled: it cannot be made.
     """
     made = classes_path()
-    if not made.is_file():
-        made.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="unfinished-", dir=made.parent) as beside:
-            _compile(java, Path(beside))
-            _pack(Path(beside), Path(beside) / made.name)
-            (Path(beside) / made.name).replace(made)
+    try:
+        if not made.is_file():
+            _make(java, made)
+    except OSError as error:
+        if otherwise is None:
+            raise NotCompiled(
+                f"{made}: cannot be written: {error.strerror}", hint="make room, or set MAINSTEM_CACHE"
+            ) from error
+        made = otherwise / made.name
+        _make(java, made)
     return made
+
+
+def _make(java: Java, jar: Path) -> None:
+    jar.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="unfinished-", dir=jar.parent) as beside:
+        _compile(java, Path(beside))
+        _pack(Path(beside), Path(beside) / jar.name)
+        (Path(beside) / jar.name).replace(jar)
 
 
 def _spark() -> list[Path]:

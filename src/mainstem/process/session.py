@@ -203,7 +203,7 @@ def start_session(
         SparkNotStarted: Java or Spark ended at once.
     """
     java = find_java()
-    jars = local_jars(java) if is_local(config.master) else spark_jars()
+    jars = local_jars(java, directory) if is_local(config.master) else spark_jars()
     shutil.rmtree(scratch_directory(directory), ignore_errors=True)
     settings = session_settings(config, directory, jars)
     archive = archive_path(java, jars)
@@ -240,11 +240,11 @@ def start_session(
     return session
 
 
-def local_jars(java: Java) -> list[Path]:
+def local_jars(java: Java, directory: Path | None = None) -> list[Path]:
     """What is on the class path of a driver on this machine, beside Spark's own. As of `spark_jars` and
     `java_classes`.
     """
-    return [*spark_jars(), java_classes(java)]
+    return [*spark_jars(), java_classes(java, directory)]
 
 
 def workers_python(config: SparkConfig, environment: Mapping[str, str] = os.environ) -> str:
