@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mainstem
+from mainstem.broker import request_memory
 from mainstem.broker.answer_memory import PATIENCE_SECONDS
 from mainstem.broker.arriving_frame import ArrivingFrame
 from mainstem.broker.config import BrokerConfig
@@ -387,6 +388,36 @@ def test_bytes_beyond_the_limit_wait_in_the_socket_and_are_answered_later():
         assert offsets == list(range(20))
 
 
+def test_more_requests_than_there_may_be_come_at_once_and_are_all_answered_in_their_order():
+    with mainstem.embedded(broker=BrokerConfig(port=0, queued_max_requests=3)) as log, connect(log) as client:
+        large = frame(3, 4, 998, {"topics": [{"name": "!" * 250}] * 600})
+        client.sendall(b"".join(frame(18, 0, number, {}) for number in range(998)) + large + frame(18, 0, 999, {})[:9])
+        assert [read_answer(client)[0] for _ in range(999)] == [*range(999)]
+        client.sendall(frame(18, 0, 999, {})[9:])
+        assert read_answer(client)[0] == 999
+
+
+def test_requests_of_a_byte_take_no_more_memory_than_they_have_bytes(tmp_path):
+    """Behind one that waits for long, 13,000 came with each read, and were kept as objects: eighteen times as much."""
+
+    async def check(directory) -> None:
+        async with running(directory, SystemClock(), BrokerConfig(port=0)) as broker:
+            await broker.topics.create("t", 1, {})
+            wanted = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}]
+            fetch = {"max_wait": 3_600_000, "min_bytes": 1, "max_bytes": 1000}
+            _, writer = await asyncio.open_connection(broker.host, broker.port)
+            writer.write(frame(1, 4, 1, fetch | {"topics": [{"topic": "t", "partitions": wanted}]}))
+            await until(lambda: any(each._unanswered for each in broker.connections), "it waits")
+            (connection,) = broker.connections
+            writer.write((struct.pack(">i", 1) + b"x") * 100_000)
+            await until(lambda: connection._reading_paused, "it has sent enough")
+            assert len(connection._requests) <= broker.config.queued_max_requests
+            assert len(connection._requests) + len(connection._unsplit) <= connection._held_bytes <= 2 * 65_536
+            writer.transport.abort()
+
+    asyncio.run(check(tmp_path))
+
+
 def test_what_is_announced_and_not_sent_gets_little_memory(tmp_path):
     """Four bytes that announce a hundred megabytes got them."""
 
@@ -491,9 +522,10 @@ def test_a_request_larger_than_the_room_is_copied_a_few_times_however_it_comes(t
     asyncio.run(check(tmp_path))
 
 
-@pytest.mark.parametrize(("address", "patiences"), [("127.0.0.2", 1), ("127.0.0.1", 6)])
-def test_clients_that_stop_amid_their_requests_do_not_keep_others_out(tmp_path, address, patiences):
+@pytest.mark.parametrize("address", ["127.0.0.2", "127.0.0.1"])
+def test_clients_that_stop_amid_their_requests_do_not_keep_others_out(tmp_path, monkeypatch, address):
     """Two thousand of them with five bytes each used up the budget, and nobody was read from any more."""
+    monkeypatch.setattr(request_memory, "PATIENCE_SECONDS", 1.5)
     limit = 1 << 20
     large = frame(3, 4, 1, {"topics": [{"name": "!" * 250}] * 2000})
 
@@ -503,23 +535,17 @@ def test_clients_that_stop_amid_their_requests_do_not_keep_others_out(tmp_path, 
         assert len(await reader.readexactly(size)) == size
 
     async def check(directory) -> None:
-        clock, config = ManualClock(), BrokerConfig(port=0, queued_max_request_bytes=limit)
-        async with running(directory, clock, config) as broker:
-            stalled = [await asyncio.open_connection(broker.host, broker.port) for _ in range(10)]
+        config = BrokerConfig(port=0, queued_max_request_bytes=limit)
+        async with running(directory, SystemClock(), config) as broker:
+            stalled = [await asyncio.open_connection(broker.host, broker.port) for _ in range(6)]
             for _, writer in stalled:
                 writer.write(struct.pack(">i", 600_000) + bytes(200_000))
-            await until(lambda: sum(c._waits_for_room for c in broker.connections) == 8, "one has room, one its turn")
+            await until(lambda: sum(c._waits_for_room for c in broker.connections) == 4, "one has room, one its turn")
             other = await asyncio.open_connection(broker.host, broker.port, local_addr=(address, 0))
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 for number in range(3):
                     await ask(*other, frame(18, 0, number, {}))
-                asking = asyncio.create_task(ask(*other, large))
-                waited = 0
-                while not (await asyncio.wait({asking}, timeout=1.2))[0]:  # the broker looks each second
-                    waited += 1
-                    clock.advance_ms(11_000)
-                assert waited <= patiences
-                await asking
+                await ask(*other, large)
             for _, writer in stalled:
                 writer.close()
             other[1].close()
