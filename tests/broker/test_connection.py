@@ -397,6 +397,14 @@ def test_more_requests_than_there_may_be_come_at_once_and_are_all_answered_in_th
         assert read_answer(client)[0] == 999
 
 
+def test_what_comes_behind_a_malformed_request_is_not_started_however_much_it_is():
+    with mainstem.embedded(broker=BrokerConfig(port=0, queued_max_requests=3)) as log, connect(log) as client:
+        malformed = struct.pack(">ihhih", 10, 9999, 0, 1, -1)
+        client.sendall(frame(18, 0, 0, {}) + malformed + b"".join(frame(18, 0, number, {}) for number in range(1, 100)))
+        assert read_answer(client)[0] == 0
+        assert is_closed(client)
+
+
 def test_requests_of_a_byte_take_no_more_memory_than_they_have_bytes(tmp_path):
     """Behind one that waits for long, 13,000 came with each read, and were kept as objects: eighteen times as much."""
 

@@ -216,7 +216,7 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(exc, SSLError):
             log.info("connection_failed", client=self.client_host, reason=one_line(exc))
         self._closing = True
-        self._requests.clear()
+        self._drop_requests()
         self._unsent.clear()
         self._arriving = None
         self._hold(-self._held_bytes)
@@ -334,6 +334,11 @@ class Connection(asyncio.BufferedProtocol):
             self._unsplit = bytes(scratch[position:filled])
             self._hold(filled - position)
 
+    def _drop_requests(self) -> None:
+        """Those that have not been started."""
+        self._requests.clear()
+        self._has_more = False
+
     def _split_more(self) -> None:
         """Those that came with as many requests as there may be, which have been started."""
         if self._has_more:
@@ -398,7 +403,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._waits_for_start = True
                 break
             except MalformedFrame as error:
-                self._requests.clear()
+                self._drop_requests()
                 self._end_with(error)
         self._flush()
         if self._malformed is not None and not (self._requests or self._unanswered or self._closing):
@@ -666,7 +671,7 @@ class Connection(asyncio.BufferedProtocol):
     def stop_reading(self) -> None:
         """Take no further request; those that were started are answered."""
         self._reads_no_more = True
-        self._requests.clear()
+        self._drop_requests()
         self._closing = self._closing or self._transport.is_closing()
         if not self._reading_paused and not self._closing:
             self._reading_paused = True
@@ -700,6 +705,6 @@ class Connection(asyncio.BufferedProtocol):
         facts = {"unsent_bytes": self.unsent_bytes, "arrived_bytes": self.arrived_bytes}
         log.info("connection_cut_off", client=self.client_host, **facts)
         self._closing = True
-        self._requests.clear()
+        self._drop_requests()
         self._unsent.clear()
         self._transport.abort()

@@ -206,7 +206,7 @@ class RequestMemory:
         if not self._waiting:
             return
         if due is not None and now - due > _SECONDS_BETWEEN_LOOKS:  # the process stood still, and read nothing
-            self._begin_anew(now)
+            self._leave_out(now - due)
         for reader in self._unused(now):
             reader.abort()
         self._wake()
@@ -236,7 +236,8 @@ class RequestMemory:
             self._arriving[reader] = arrival = _Arrival(arrival.began, now, has)
         return now - arrival.since >= PATIENCE_SECONDS or now - arrival.began >= TURN_SECONDS
 
-    def _begin_anew(self, now: float) -> None:
-        self._turn_since = now
-        for reader in self._arriving:
-            self._arriving[reader] = _Arrival(now, now, reader.arrived_bytes)
+    def _leave_out(self, seconds: float) -> None:
+        """So long nobody had a chance; what was before counts."""
+        self._turn_since += seconds
+        for reader, (began, since, had) in self._arriving.items():
+            self._arriving[reader] = _Arrival(began + seconds, since + seconds, had)
