@@ -61,7 +61,10 @@ class Engine(Protocol):
     def is_there(self) -> bool:
         """Whether it is installed."""
 
-    def run(self, query: str, number: str, bootstrap: str, state: Path, *, tail: bool = False) -> Run: ...
+    def run(
+        self, query: str, number: str, bootstrap: str, state: Path, *, tail: bool = False, commits: float = 1.0
+    ) -> Run:
+        """What is to be started. With `tail` it waits for more at the end; it commits each `commits` seconds."""
 
     def first_record(self, run: Run) -> float | None:
         """When it had its first record in hand, in seconds since 1970; None: not yet."""
@@ -83,13 +86,15 @@ class Mainstem:
         self.name = name
         self._settings = settings or {}
 
-    def run(self, query: str, number: str, bootstrap: str, state: Path, *, tail: bool = False) -> Run:
+    def run(
+        self, query: str, number: str, bootstrap: str, state: Path, *, tail: bool = False, commits: float = 1.0
+    ) -> Run:
         gateway = f"127.0.0.1:{free_port()}"
         command = [str(Path(sys.executable).with_name("mainstem")), "up", str(PROJECT), "--data", str(state / "data")]
         job = f"MAINSTEM_JOBS__{query.upper()}__"
-        environment = {"MAINSTEM_PROJECT__JOBS": f"{query}.py", f"{job}VERSION": number} | {
-            key.replace("JOB__", job): value for key, value in self._settings.items()
-        }
+        environment = {"MAINSTEM_PROJECT__JOBS": f"{query}.py", f"{job}VERSION": number}
+        environment[f"{job}EVERY"] = f"{commits * 1000:.0f} milliseconds"
+        environment |= {key.replace("JOB__", job): value for key, value in self._settings.items()}
         return Run(
             commands=([*command, "--bootstrap", bootstrap, "--gateway", gateway],),
             output=f"nexmark.{query}.v{number}",
@@ -141,11 +146,14 @@ class Rival:
         self._module, self._processes, self._replaced = module, processes, replaced
         self._group, self._exactly_once, self._ends = group, exactly_once, ends
 
-    def run(self, query: str, number: str, bootstrap: str, state: Path, *, tail: bool = False) -> Run:
+    def run(
+        self, query: str, number: str, bootstrap: str, state: Path, *, tail: bool = False, commits: float = 1.0
+    ) -> Run:
         output = f"nexmark.{query}.{self.name}.{number}".replace(" ", "-")
         python = str(RIVALS / self._module / "bin" / "python")
         command = [python, "-m", f"bench.nexmark.rivals.{self._module}", query]
         command += ["--bootstrap", bootstrap, "--output", output, "--state", str(state)]
+        command += ["--commit-seconds", str(commits)]
         command += ["--exactly-once"] if self._exactly_once else []
         command += ["--tail"] if tail else []
         addresses = ",".join(f"127.0.0.1:{free_port()}" for _ in range(self._processes))

@@ -1,6 +1,7 @@
 """Events at a steady rate: how long it takes from when an event was due to when a reader has what was made of it.
 
     python -m bench.nexmark.latency [--rate 20000] [--seconds 60] [--only q1,q5,q18] [--engines mainstem,quix]
+        [--commits 1]
 
 An event's time is when it is due, by the clock of this machine. A row of q1, q13 and q18 has it; a window of q5 counts
 from its end, so in its figures is the delay of 5 s that every engine waits for late events. A reader takes committed
@@ -57,26 +58,29 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=20_000, help="events per second")
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--only", default="q1,q5,q18", help=f"some of {', '.join(TIMES)}")
+    parser.add_argument("--commits", type=float, default=1, help="seconds from one commit of an engine to the next")
     parser.add_argument("--engines", default=",".join(ENGINES), help="with commas between them")
     parser.add_argument("--keep", type=Path, default=RESULTS, help="directory for what is printed")
     arguments = parser.parse_args()
     report = Report("nexmark_latency", arguments.keep)
     engines = [ENGINES[name] for name in arguments.engines.split(",")]
-    steady(arguments.only.split(","), engines, arguments.rate, arguments.seconds, report)
+    steady(arguments.only.split(","), engines, arguments.rate, arguments.seconds, report, arguments.commits)
 
 
-def steady(queries: list[str], engines: list[Engine], rate: int, seconds: int, report: Report) -> None:
+def steady(
+    queries: list[str], engines: list[Engine], rate: int, seconds: int, report: Report, commits: float = 1
+) -> None:
     """Each engine on each of the queries, of which those are left out whose rows have no time."""
-    report.say(f"\n{rate:,} events/s for {seconds} s")
+    report.say(f"\n{rate:,} events/s for {seconds} s, a commit each {commits:g} s")
     for query in (each for each in queries if each in TIMES):
         for engine in engines:
             if query not in engine.lacks:
-                report.say(f"{query:4} {engine.name:10} {told(engine, query, rate, seconds)}")
+                report.say(f"{query:4} {engine.name:10} {told(engine, query, rate, seconds, commits)}")
 
 
-def told(engine: Engine, query: str, rate: int, seconds: int) -> str:
+def told(engine: Engine, query: str, rate: int, seconds: int, commits: float) -> str:
     try:
-        found = one(engine, query, rate, seconds)
+        found = one(engine, query, rate, seconds, commits)
     except AssertionError as error:
         return str(error)
     kept = sorted(found.waits[len(found.waits) // 3 :])
@@ -89,7 +93,7 @@ def told(engine: Engine, query: str, rate: int, seconds: int) -> str:
     )
 
 
-def one(engine: Engine, query: str, rate: int, seconds: int) -> Waits:
+def one(engine: Engine, query: str, rate: int, seconds: int, commits: float) -> Waits:
     """On a log of its own: what another has left there would be read first."""
     with contextlib.ExitStack() as stack:
         state = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nexmark-", ignore_cleanup_errors=True)))
@@ -98,7 +102,7 @@ def one(engine: Engine, query: str, rate: int, seconds: int) -> Waits:
         write_schemas(connection, IDS)
         prepare(connection, IDS)
         write_side(state / "side.json")
-        run = engine.run(query, "r0", server.bootstrap, state, tail=True)
+        run = engine.run(query, "r0", server.bootstrap, state, tail=True, commits=commits)
         if engine.encoding == "json":
             ensure_topic(connection, run.output, PARTITIONS)
         topics = {topic: TOPICS[engine.encoding][topic] for topic in inputs_of(query, engine.encoding)}

@@ -41,7 +41,7 @@ def main() -> None:
         flow,
         process_id=options.process,
         addresses=options.addresses,
-        epoch_interval=timedelta(seconds=common.COMMIT_SECONDS),
+        epoch_interval=timedelta(seconds=options.commit_seconds),
         recovery_config=RecoveryConfig(home),
     )
 

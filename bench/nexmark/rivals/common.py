@@ -16,7 +16,9 @@ PERSON, AUCTION, BID, BID_BY_BIDDER = (f"nexmark.{each}.json" for each in ("pers
 WINDOW_MS = GAP_MS = 10_000
 DELAY_MS = 5_000
 COMMIT_SECONDS = 1.0
-"""How often each commits: the defaults are between 0.1 and 5 s, and the end of the backlog would wait for them."""
+"""How often each commits, where nothing else is asked for: the defaults are between 0.1 and 5 s, and the end of the
+backlog would wait for them.
+"""
 
 
 class Options(NamedTuple):
@@ -26,6 +28,7 @@ class Options(NamedTuple):
     state: Path
     exactly_once: bool
     tail: bool
+    commit_seconds: float
     process: int
     addresses: list[str]
 
@@ -59,6 +62,7 @@ def options() -> Options:
     parser.add_argument("--state", required=True, type=Path, help="directory of this run, with side.json")
     parser.add_argument("--exactly-once", action="store_true")
     parser.add_argument("--tail", action="store_true", help="wait for more at the end of the topics")
+    parser.add_argument("--commit-seconds", type=float, default=COMMIT_SECONDS, help="from one commit to the next")
     parser.add_argument("--process", type=int, default=0, help="number of this one")
     parser.add_argument("--addresses", default="", help="of all processes, where they talk to each other")
     found = parser.parse_args()
@@ -70,6 +74,7 @@ def options() -> Options:
         found.state,
         found.exactly_once,
         found.tail,
+        found.commit_seconds,
         found.process,
         addresses,
     )

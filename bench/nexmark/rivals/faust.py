@@ -26,7 +26,7 @@ def main() -> None:
         topic_partitions=PARTITIONS,
         topic_replication_factor=1,
         processing_guarantee="exactly_once" if options.exactly_once else "at_least_once",
-        broker_commit_interval=common.COMMIT_SECONDS,
+        broker_commit_interval=options.commit_seconds,
         producer_acks=-1,
         producer_linger_ms=20,
         stream_wait_empty=False,

@@ -27,7 +27,7 @@ def main() -> None:
     rows = QUERIES[options.query](options)
     pw.io.kafka.write(rows, {"bootstrap.servers": options.bootstrap, "linger.ms": "20"}, options.output, format="json")
     backend = pw.persistence.Backend.filesystem(str(options.state / "pathway"))
-    config = pw.persistence.Config(backend, snapshot_interval_ms=int(common.COMMIT_SECONDS * 1000))
+    config = pw.persistence.Config(backend, snapshot_interval_ms=int(options.commit_seconds * 1000))
     (options.state / "first-0").write_text(str(time.time()))  # its connectors are no functions that could tell it
     pw.run(persistence_config=config, monitoring_level=pw.MonitoringLevel.NONE)
 
@@ -39,7 +39,7 @@ def read(topic: str, schema: Any, options: common.Options) -> Any:
         "auto.offset.reset": "earliest",
         "session.timeout.ms": "6000",
     }
-    every = 100 if options.tail else int(common.COMMIT_SECONDS * 1000)
+    every = 100 if options.tail else int(options.commit_seconds * 1000)
     return pw.io.kafka.read(settings, topic, schema=schema, format="json", autocommit_duration_ms=every, name=topic)
 
 

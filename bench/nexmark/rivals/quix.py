@@ -15,7 +15,7 @@ def main() -> None:
         broker_address=options.bootstrap,
         consumer_group=options.group,
         auto_offset_reset="earliest",
-        commit_interval=common.COMMIT_SECONDS,
+        commit_interval=options.commit_seconds,
         processing_guarantee="exactly-once" if options.exactly_once else "at-least-once",
         state_dir=options.state / f"quix-{options.process}",
         loglevel="WARNING",
