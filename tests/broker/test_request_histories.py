@@ -22,11 +22,14 @@ from mainstem.broker.connection import SCRATCH_BYTES, Connection, Pending
 from mainstem.broker.request_memory import ALLOWANCE, TURN_SECONDS, RequestMemory
 from mainstem.broker.strangers import Strangers
 from mainstem.core import ManualClock
+from mainstem.wire.fetch import API_KEY as FETCH
+from mainstem.wire.produce import API_KEY as PRODUCE
 from tests.support.properties import examples
 
 pytestmark = pytest.mark.timeout(600)
 MB = 1 << 20
 SIZES = (200, 3_000, 20_000, 60_000, 70_000, 150_000, 400_000, MB, 3 * MB, 12 * MB)
+LONG_POLL = 600
 ADDRESSES = tuple(f"/10.0.0.{number}" for number in range(4))
 
 
@@ -131,15 +134,17 @@ class Handlers:
         self._loop, self._random = loop, random
 
     def begin(self, connection, _):
-        pending = Pending(0, 0, 0, "", None)
+        pending = Pending(PRODUCE, 0, 0, "", None)
         if connection.authentication is not None and self._random.random() < 0.5:
             connection.known(for_good=True)
         if self._random.random() < 0.05:
             connection.mute(self._random.random() * 3)
         if self._random.random() < 0.5:
             return pending, None
-        later, waits = Later(), (0.01, 0.5, 3) if connection.is_honest else (0.01, 3, 600)
-        self._loop.call_later(self._random.choice(waits), later.give, None)
+        later, seconds = Later(), self._random.choice((0.01, 0.5, 3) if connection.is_honest else (0.01, 3, LONG_POLL))
+        if seconds == LONG_POLL:
+            pending.api_key = FETCH
+        self._loop.call_later(seconds, later.give, None)
         return pending, later
 
     def answer(self, pending, _):
@@ -196,6 +201,7 @@ class History:
             answer_memory=AnswerMemory(100 * MB, loop.clock),
             strangers=Strangers(),
             connections=set(),
+            beginning_bytes=0,
             quotas=quiet,
             admission=quiet,
             stopping=quiet,
@@ -234,15 +240,23 @@ class History:
                 for each in self.clients:
                     each.trickle(seconds)
                 loop.advance(seconds)
+                if random.random() < 0.1:
+                    self._leave()
             self._check()
         for each in self.clients:
             each.socket.abort()
         while loop.soon:
             loop.turn()
         for memory in self.memory:
-            loop.advance(2)
+            loop.advance(5)  # what is at work is done
             assert (memory.held, memory.turn) == (0, None)
             assert not any((memory._held_by, memory._waiting, memory._arriving))
+
+    def _leave(self):
+        """Somebody does, whatever he has begun."""
+        bad = [each for each in self.clients if not each.is_honest]
+        if bad:
+            self.random.choice(bad).socket.abort()
 
     def _check(self):
         """An honest one is never cut off, and is not kept waiting for more turns than there are clients."""
@@ -254,11 +268,13 @@ class History:
                 assert waited < (bad + 1) * len(each.sizes) * (TURN_SECONDS + 2) + 600, "kept waiting"
         for memory in self.memory:
             mine = [each for each in self.broker.connections if each._memory is memory]
-            assert memory.held == sum(max(each._held_bytes - ALLOWANCE, 0) for each in mine)
+            left = [each.connection for each in self.clients if each.connection._at_work_bytes]
+            at_work = sum(each._at_work_bytes for each in left if each._memory is memory)
+            assert memory.held == at_work + sum(max(each._held_bytes - ALLOWANCE, 0) for each in mine)
             # Beyond the budget: a request that has its turn, and one of each that has just said who it is.
             strangers = sum(each.is_stranger for each in self.clients)
-            assert memory.held <= memory.limit + max(SIZES) + strangers * 500_000
-            if memory.limit >= MB and not strangers:
+            assert memory.held <= memory.limit + max(SIZES) + strangers * 500_000 + len(left) * ALLOWANCE
+            if memory.limit >= MB and not strangers and not left:
                 assert memory._free("/10.0.0.9") > 0, "an address that has nothing"
             for waiting in memory._waiting.values():
                 assert all(each._waits_for_room for each in waiting)

@@ -334,6 +334,36 @@ def test_after_a_pause_of_the_process_everybody_has_his_time_again():
     assert all(each.is_cut_off for each in clients)
 
 
+def test_a_pause_while_nobody_waits_is_left_out_too():
+    calls = Calls()
+    memory = calls.memory(10 * MB)
+    holds = Client(memory, 7 * MB)
+    assert holds.ask()
+    for _ in range(3):
+        calls.after(1)
+        holds.arrived_bytes += MB
+    calls.pass_by(5 * TURN_SECONDS)
+    assert Client(memory, 7 * MB, THERE).ask(), "it has its turn"
+    assert not Client(memory, 7 * MB, ELSEWHERE).ask()
+    calls.after(2)
+    assert not holds.is_cut_off
+
+
+def test_who_has_gone_has_its_turn_until_what_it_sent_is_done():
+    calls = Calls()
+    memory = calls.memory(10 * MB)
+    large, waits = Client(memory, 100 * MB), Client(memory, 100 * MB)
+    assert large.ask()
+    assert not waits.ask()
+    large.is_held_up = True  # as it says then
+    memory.leave(large, is_at_work=True)
+    calls.after(5 * TURN_SECONDS)
+    assert memory.turn is large
+    large.answer()
+    calls.run()
+    assert waits.has_room
+
+
 def test_a_request_that_has_its_turn_is_answered_in_time_or_its_client_is_cut_off():
     calls = Calls()
     memory = calls.memory(10 * MB)

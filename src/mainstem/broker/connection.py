@@ -33,6 +33,7 @@ from mainstem.core.errors import MainstemError
 from mainstem.core.logging import get_logger
 from mainstem.wire.errors import MalformedFrame
 from mainstem.wire.frames import SIZE
+from mainstem.wire.produce import API_KEY as PRODUCE
 
 if TYPE_CHECKING:
     from mainstem.broker.listeners import Listener
@@ -44,6 +45,8 @@ _MOST_ANSWERS = 1_048_576  # bytes; with more to send, no further request is sta
 # Of one client, before others have their turn: so many requests are started, and no other one after so many seconds.
 _MOST_AT_ONCE = 32
 _MOST_SECONDS = 0.002
+# Of requests whose coroutines have not begun: decoded, they are up to 24 times as large.
+_MOST_BEGINNING = 262_144
 GOOD_BYE_SECONDS: Final = 5.0  # for the client to take what was written, and to answer the end of TLS
 
 # How what others send begins, who took this port for theirs; as a size it is more than any limit's.
@@ -63,6 +66,7 @@ class Pending(msgspec.Struct):
     correlation_id: int
     client_id: str
     request: Any
+    """Where a failure of it is told by what was asked."""
     chunks: list[Any] = []
     done: bool = False
     size: int = 0
@@ -105,6 +109,7 @@ class Connection(asyncio.BufferedProtocol):
         self._memory = broker.request_memory
         self._waits_for_room = False
         self._held_bytes = 0  # of the frame that arrives, and of requests that have no answer yet
+        self._at_work_bytes = 0  # of records that are not on the disk, when the client has gone
         self._answer_memory = broker.answer_memory
         self._held_answers = 0  # bytes of answers that the socket has not taken yet
         self._written = 0  # of them, what the transport was given, or is to be given from `_unsent`
@@ -113,7 +118,8 @@ class Connection(asyncio.BufferedProtocol):
         """When the last request came or the last answer left."""
         self._waits_for_start = False  # the broker's, and takes no request meanwhile
         self._others_turn = False  # what is left over is for the next turn of the loop
-        self._turn_began: float | None = None  # with TLS, whose reads cost
+        self._turn_began: float | None = None  # of the loop, in which it is read from
+        self._has_ended = False  # the client sends no more: what it has sent is started, then it is closed
         self._holding_back = False  # a coroutine is running: the next request waits for it
         self._malformed: MalformedFrame | None = None  # what came after the requests; when they are answered, it ends
         self._writing_paused = False
@@ -168,6 +174,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def known(self, *, for_good: bool) -> None:
         """The client has said who it is; `for_good`: and need not do so again."""
+        if self._transport is GONE:
+            return
         self.broker.strangers.go(self)
         if self._memory is not self.broker.request_memory:
             self._give_lease_back()
@@ -220,12 +228,17 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent.clear()
         self._arriving = None
         self._hold(-self._held_bytes)
-        self._memory.leave(self)
+        # Records are parts of their frames until they are on the disk, whoever waits for that.
+        self._at_work_bytes = sum(each.size for each in self._unanswered if each.api_key == PRODUCE and not each.done)
+        if self._at_work_bytes:
+            self._memory.take(self._at_work_bytes, self.client_host)
+        self._memory.leave(self, is_at_work=self._at_work_bytes > 0)
         self._answer_memory.give(self._held_answers)
         self._answer_memory.goes_on(self)
         self.broker.connections.discard(self)
         self.broker.strangers.go(self)
-        self.count_no_more()
+        if not self._at_work_bytes:
+            self.count_no_more()
         for callback in tuple(self.on_close):
             callback()
         self.on_close.clear()
@@ -234,7 +247,7 @@ class Connection(asyncio.BufferedProtocol):
             self._drained.set_result(None)
 
     def count_no_more(self) -> None:
-        """Its socket is gone, from the first call on."""
+        """Nothing of it is left, from the first call on."""
         if self._counts:
             self._counts = False
             self.broker.admission.leave(self.client_host, gave_way=self._gives_way)
@@ -251,7 +264,7 @@ class Connection(asyncio.BufferedProtocol):
         self.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if not self.takes_slices and self._turn_began is None:
+        if self._turn_began is None:
             self._turn_began = time.monotonic()
             self._loop.call_soon(self._turn_ends)
         if self._arriving is not None:
@@ -289,6 +302,19 @@ class Connection(asyncio.BufferedProtocol):
         except MalformedFrame as error:
             self._end_with(error)
         self._start_requests()
+
+    def eof_received(self) -> bool:
+        """What came before is started, as long as it goes on; with TLS the transport ends at once, whatever is said."""
+        self._has_ended = self.takes_slices and bool(self._requests or self._has_more) and not self._closing
+        if self._has_ended:
+            self._end_where_nothing_goes_on()
+        return self._has_ended
+
+    def _end_where_nothing_goes_on(self) -> None:
+        timer = self._loop.call_later(GOOD_BYE_SECONDS, self._end_where_nothing_goes_on)
+        self.on_close.add(timer.cancel)
+        if self.broker.clock.monotonic() - self.idle_since >= GOOD_BYE_SECONDS:
+            self.close()
 
     def pause_writing(self) -> None:
         self._writing_paused = True
@@ -376,7 +402,8 @@ class Connection(asyncio.BufferedProtocol):
         return len(self._unanswered) >= self._most_requests or held >= most
 
     def _start_requests(self) -> None:
-        left, until = _MOST_AT_ONCE, time.monotonic() + _MOST_SECONDS
+        began = time.monotonic()
+        left, until = _MOST_AT_ONCE, began + _MOST_SECONDS
         self._others_turn = self._turn_is_over
         while not self._holding_back and not self._takes_none and not self._closing:
             if not self._requests:
@@ -390,7 +417,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._flush()  # finished answers count until they have left
                 if self._has_enough:
                     break
-            if not left or (left < _MOST_AT_ONCE and time.monotonic() > until):
+            is_over = not left or (left < _MOST_AT_ONCE and time.monotonic() > until)
+            if is_over or self.broker.beginning_bytes > _MOST_BEGINNING:
                 self._others_turn = True
                 self._flush_soon()
                 break
@@ -408,6 +436,11 @@ class Connection(asyncio.BufferedProtocol):
         self._flush()
         if self._malformed is not None and not (self._requests or self._unanswered or self._closing):
             self._refuse(self._malformed)
+        if self._has_ended and not (self._requests or self._has_more or self._closing):
+            self.close()
+        if left < _MOST_AT_ONCE and not self._others_turn and time.monotonic() > until:
+            self._others_turn = True
+            self._flush_soon()
         self._adjust_reading()
 
     def _start(self, frame: bytearray) -> None:
@@ -422,12 +455,14 @@ class Connection(asyncio.BufferedProtocol):
             outcome.add_done_callback(lambda future: self._on_future(pending, future))
         elif asyncio.iscoroutine(outcome):
             self._holding_back = True
+            self.broker.beginning_bytes += pending.size
             self.broker.spawn(self._finish_coroutine(pending, outcome), name=f"api {pending.api_key}")
         else:
             self._answer(pending, outcome)
 
     async def _finish_coroutine(self, pending: Pending, outcome: Any) -> None:
         """Wait for a handler that is a coroutine; it may end in a future, which no longer holds the next one back."""
+        self.broker.beginning_bytes -= pending.size
         try:
             answer = await outcome
         except Exception as error:
@@ -467,6 +502,7 @@ class Connection(asyncio.BufferedProtocol):
         except Exception as error:  # it cannot be encoded; without an answer, the next one would be taken for it
             self._fail(pending, error)
             return
+        self._done(pending)
         if pending.answer_size:
             self._hold_answer(pending.answer_size)
         self._mute_as_told(pending)
@@ -482,8 +518,20 @@ class Connection(asyncio.BufferedProtocol):
             log.exception("failure_not_told", api=pending.api_key, version=pending.version)
             self.close()
             return
+        finally:
+            self._done(pending)
         if pending.answer_size:
             self._hold_answer(pending.answer_size)
+
+    def _done(self, pending: Pending) -> None:
+        """What a client had sent who has gone is in memory no more."""
+        if self._at_work_bytes and pending.api_key == PRODUCE:
+            self._memory.give(pending.size, self.client_host)
+            self._at_work_bytes -= pending.size
+            pending.size = 0
+            if not self._at_work_bytes:
+                self._memory.leave(self)
+                self.count_no_more()
 
     def _hold_answer(self, size: int) -> None:
         if not self._closing:  # else it is not sent
@@ -563,8 +611,8 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_held_up(self) -> bool:
-        """It is not read from since it is over its quota, or the broker starts."""
-        return self._muted is not None or self._waits_for_start
+        """It is not read from since it is over its quota, or the broker starts; or its client has gone."""
+        return self._muted is not None or self._waits_for_start or self._transport is GONE
 
     def look_again(self) -> None:
         """There may be room for more requests."""
@@ -572,6 +620,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _adjust_reading(self) -> None:
         busy = self._takes_none or self._closing or self._reads_no_more or self._malformed is not None
+        busy = busy or self._has_ended
         busy = busy or self._has_more or len(self._requests) + len(self._unanswered) >= self._most_requests
         busy = busy or self._others_turn  # the end of the stream is not read before all that came earlier is started
         waits = not busy and not self._has_room()
@@ -641,11 +690,16 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def idle(self) -> bool:
-        """True if no request waits for its answer, or the client takes none; one that has arrived in part is none, nor
-        is one of a client that is over its quota: nobody reads from it, so it may have gone.
+        """True if no request waits for its answer, or the client takes none; one that has arrived in part is none. Nor
+        are those of a client that nobody reads from, since it may have gone.
         """
-        waits = self._unanswered or self._unsent or (self._requests and self._muted is None)
-        return self._writing_paused or self._transport.is_closing() or not waits
+        waits = self._unanswered or self._unsent or self._requests
+        return self._reading_paused or self._writing_paused or self._transport.is_closing() or not waits
+
+    @property
+    def has_gone(self) -> bool:
+        """Its client has, and nobody has seen it since it is not read from."""
+        return self._reading_paused and not self._transport.is_closing() and sending.has_hung_up(self.descriptor)
 
     @property
     def descriptor(self) -> int:

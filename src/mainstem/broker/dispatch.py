@@ -69,23 +69,26 @@ class Dispatch:
             request = codec.decode_request(api_key, version, frame, header.body)
         else:
             request = handler.decode(version, frame, header.body)
-        pending = Pending(api_key, version, header.correlation_id, header.client_id, request)
+        kept = None if handler.failure is None else request
+        pending = Pending(api_key, version, header.correlation_id, header.client_id, kept)
         context = RequestContext(self._broker, connection, api_key, version, header.client_id)
         if self._broker.metering is not None and api_key not in _UNMEASURED:
-            return pending, self._measured(handler, pending, context, len(frame), self._broker.metering)
+            return pending, self._measured(handler, pending, request, context, len(frame), self._broker.metering)
         try:
             return pending, handler.call(request, context)
         except Exception as error:
             return pending, self._failure(pending, error)
 
-    def _measured(self, handler: Handler, pending: Pending, context: RequestContext, size: int, quotas: Quotas) -> Any:
+    def _measured(
+        self, handler: Handler, pending: Pending, request: Any, context: RequestContext, size: int, quotas: Quotas
+    ) -> Any:
         """Call a handler, and count what the request uses."""
         meter = pending.meter = context.meter = Meter(quotas, context.connection.principal, context.client_id)
         if pending.api_key == PRODUCE:
             meter.used(PRODUCER, size)
         started = perf_counter()
         try:
-            outcome = handler.call(pending.request, context)
+            outcome = handler.call(request, context)
         except Exception as error:
             return self._failure(pending, error)
         finally:

@@ -118,11 +118,15 @@ class RequestMemory:
         if self._waiting:
             self._wake_soon()
 
+    def has_room(self, size: int, host: str) -> bool:
+        """For so many bytes of an address."""
+        return size <= self._free(host)
+
     def reserve(self, reader: Reader, size: int, *, may_have_turn: bool) -> bool:
         """Take so many bytes for what it reads next. If there is no room, it waits, and is told to look again."""
         if self.turn is reader and not self._beyond:
             self._beyond = size
-        elif size > self._free(reader.client_host):
+        elif not self.has_room(size, reader.client_host):
             if not may_have_turn or self.turn is not None:
                 self._wait(reader, _Wait(size, may_have_turn))
                 return False
@@ -135,6 +139,8 @@ class RequestMemory:
         """It has room for the rest of a request that has arrived in part."""
         now = self._clock.monotonic()
         self._arriving[reader] = _Arrival(now, now, reader.arrived_bytes)
+        if self._next_look is None:
+            self._look_later()
 
     def arrived(self, reader: Reader) -> None:
         """Its request is whole."""
@@ -159,11 +165,11 @@ class RequestMemory:
         if self.turn is reader and not self._beyond:
             self.end_turn()
 
-    def leave(self, reader: Reader) -> None:
-        """The connection is gone, and has given back what it held."""
+    def leave(self, reader: Reader, *, is_at_work: bool = False) -> None:
+        """The connection is gone, and has given back what it held, but for what `is_at_work`: then its turn goes on."""
         self.wait_no_more(reader)
         self._arriving.pop(reader, None)
-        if self.turn is reader:
+        if self.turn is reader and not is_at_work:
             self.end_turn()
 
     def _free(self, host: str) -> int:
@@ -203,7 +209,7 @@ class RequestMemory:
         """Cut off who does not use the room that others want."""
         now, due = self._clock.monotonic(), self._next_look
         self._next_look = None
-        if not self._waiting:
+        if not (self._waiting or self._arriving):
             return
         if due is not None and now - due > _SECONDS_BETWEEN_LOOKS:  # the process stood still, and read nothing
             self._leave_out(now - due)

@@ -4,6 +4,7 @@ Of what it does not take, one part is read and is the transport's; the others wa
 """
 
 import asyncio
+import select
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from typing import Any, Final
 from mainstem.log import FileSlice
 
 PART: Final = 65_536
+_HUNG_UP: Final = getattr(select, "POLLRDHUP", select.POLLHUP)  # the former is Linux's
 _MOST_IN_A_TURN: Final = 1_048_576
 
 
@@ -23,6 +25,13 @@ def has_slices(chunks: Sequence[Any]) -> bool:
 def descriptor_of(transport: asyncio.Transport) -> int:
     """Of its socket."""
     return int(transport.get_extra_info("socket").fileno())
+
+
+def has_hung_up(descriptor: int) -> bool:
+    """Who is at the other end of a socket has closed it, or sends no more, whatever has not been read yet."""
+    poll = select.poll()
+    poll.register(descriptor, _HUNG_UP)
+    return bool(poll.poll(0))
 
 
 def send(transport: asyncio.Transport, chunks: deque[Any]) -> None:

@@ -22,6 +22,7 @@ from mainstem.broker.fetch_sessions import FetchSessions
 from mainstem.broker.handlers import load_handlers
 from mainstem.broker.handshakes import Handshakes
 from mainstem.broker.listeners import Listener
+from mainstem.broker.recompression import PLACES, Growth
 from mainstem.broker.request_memory import RequestMemory
 from mainstem.broker.security.acls import Authorizer
 from mainstem.broker.security.quotas import Quotas
@@ -71,6 +72,8 @@ class Broker:
     request_memory: RequestMemory
     strangers_memory: RequestMemory
     """Of clients that have to say who they are, until they have: they do not stand in one queue with those who have."""
+    growth: Callable[[str], Growth]
+    """For an append of an address, that may be larger than what was sent."""
     answer_memory: AnswerMemory
     handshakes: Handshakes
 
@@ -81,6 +84,8 @@ class Broker:
         self.connections: set[Connection] = set()
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         """What every connection reads into; nothing is left in it when the read is dealt with."""
+        self.beginning_bytes = 0
+        """Of requests that were decoded, and whose coroutines begin in the next turn of the loop."""
         most = min(config.max_connections, connections_limit(log.config.open_files))
         self.admission = Admission(most, config.max_connections_per_ip)
         self.strangers = Strangers()
@@ -126,6 +131,7 @@ class Broker:
             RequestMemory, clock=self.clock, call_soon=self.loop.call_soon, call_later=self.loop.call_later
         )
         self.request_memory = memory(self.config.queued_max_request_bytes)
+        self.growth = partial(Growth, self.request_memory, asyncio.Semaphore(PLACES))
         self.strangers_memory = memory(max(self.config.queued_max_request_bytes // _STRANGERS_SHARE, 1))
         self.answer_memory = AnswerMemory(4 * self.config.queued_max_request_bytes, self.clock)
         self.handshakes = Handshakes(self.clock, self.loop.call_later)
@@ -287,9 +293,9 @@ class Broker:
     # --- connections that are not used -------------------------------------------------------------------------------
 
     def _look_for_idle_later(self) -> None:
-        if self.config.connections_max_idle_ms > 0:
-            interval = min(self.config.connections_max_idle_ms / 1000 / 2, _IDLE_CHECK_SECONDS)
-            self._idle_timer = self.loop.call_later(interval, self._look_for_idle)
+        most = self.config.connections_max_idle_ms / 1000 / 2
+        interval = min(most, _IDLE_CHECK_SECONDS) if most > 0 else _IDLE_CHECK_SECONDS
+        self._idle_timer = self.loop.call_later(interval, self._look_for_idle)
 
     def _look_for_idle(self) -> None:
         try:
@@ -298,9 +304,14 @@ class Broker:
             self._look_for_idle_later()
 
     def close_idle_connections(self) -> None:
-        """Close what has asked nothing for `connections_max_idle_ms`; clients connect again when they need to."""
-        limit = self.clock.monotonic() - self.config.connections_max_idle_ms / 1000
+        """Close what has asked nothing for `connections_max_idle_ms`; clients connect again when they need to. And
+        where nothing goes on, what belongs to clients that have gone.
+        """
+        now, most = self.clock.monotonic(), self.config.connections_max_idle_ms / 1000
         for connection in list(self.connections):
-            if connection.idle and connection.idle_since <= limit:
+            seconds = now - connection.idle_since
+            if most > 0 and connection.idle and seconds >= most:
                 log.debug("connection_idle", client=connection.client_host)
                 connection.end()
+            elif seconds >= _IDLE_CHECK_SECONDS and connection.has_gone:
+                connection.abort()

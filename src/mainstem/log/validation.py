@@ -19,7 +19,7 @@ from mainstem.records.record import (
 
 _UNPACKED = 32
 """Times `max.message.bytes` that a batch may have unpacked, where the topic has to look inside."""
-_GROWN = 32  # times `max.message.bytes` that the batches of one append may grow by the topic's compression
+_GROWN = 4  # times `max.message.bytes` that the batches of one append may grow by the topic's compression
 _SMALL_BYTES = 1024
 _MOST_MS = ((1 << 63) - 1) // 1000  # Spark reads them as microseconds: one beyond that ends every query of the topic
 _FEW_RECORDS = 500
@@ -192,6 +192,7 @@ def prepare(batches: bytes | memoryview, config: TopicConfig, now_ms: int, where
         size += len(parts[-1])
         # A client sends one batch; others may send more.
         if size > len(batches) + _GROWN * config.max_message_bytes:
+            parts.clear()  # the error's traceback would keep them
             raise BatchTooLarge(f"{where}: {len(batches)} bytes of batches grow to more than {size}")
     return parts[0] if len(parts) == 1 else b"".join(parts)
 

@@ -39,32 +39,28 @@ from mainstem.wire.fetch import FetchedPartition, FetchedTopic
 
 _MOST_FILES: Final = 16  # that an answer may hold open: of its first partitions
 _AT_ONCE: Final = 100  # partitions that are read before others go on
+_FIRST_WITH_ERROR: Final = 7  # before, there is no code but those of partitions
 _EPOCH_ERRORS: Final = (Code.fenced_leader_epoch, Code.unknown_leader_epoch)
 
 
-def _failure(request: Any, code: int) -> dict[str, Any]:
-    """Before version 7 there is no code but that of a partition."""
-    if hasattr(request, "session_id"):
-        return {"error_code": code}
-    partitions = [
-        {"topic": topic.topic, "partitions": [_refused(each.partition, code) for each in topic.partitions]}
-        for topic in request.topics
-    ]
-    return {"responses": partitions}
-
-
-def _refused(index: int, code: int) -> dict[str, Any]:
-    nothing = {"high_watermark": -1, "last_stable_offset": -1, "log_start_offset": -1, "records": None}
-    return {"partition_index": index, "error_code": code, "aborted_transactions": None, **nothing}
-
-
-@handler(wire.API_KEY, failure=_failure)
+@handler(wire.API_KEY)
 async def fetch(request: Any, ctx: RequestContext) -> list[Any]:
-    committed = reads_committed(request.isolation_level)
+    try:
+        committed = reads_committed(request.isolation_level)
+    except RequestError as error:
+        if ctx.version >= _FIRST_WITH_ERROR:
+            raise
+        refused = [
+            (each.topic, [FetchedPartition(part.partition, error.code) for part in each.partitions])
+            for each in request.topics
+        ]
+        return wire.encode(ctx.version, [FetchedTopic(name, None, partitions) for name, partitions in refused])
     session = _session(request, ctx)
     wanted = list(session.partitions.values()) if session is not None else _partitions(request, ctx.version)
     incremental = session is not None and request.session_epoch > INITIAL_EPOCH
-    fetched = await _Fetch(request, ctx, wanted, committed=committed).run()
+    fetching = _Fetch(request, ctx, wanted, committed=committed)
+    del request  # who waits holds what it wants, not all that it has said
+    fetched = await fetching.run()
     if ctx.meter is not None and not ctx.meter.may_use(CONSUMER, sum(each.size for each in fetched)):
         # Asked again, when the time has come that the answer names. Clients take an answer without partitions to a full
         # fetch for none and begin again: a session that it opened would be left behind.

@@ -16,12 +16,14 @@ leader with an error; never needed: there is one node. 13: topic ids.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, Final, NoReturn
 from uuid import UUID
 
 from mainstem.broker.answers import Later
 from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.recompression import Growth
 from mainstem.broker.security.acls import TOPIC, TRANSACTIONAL_ID, WRITE
 from mainstem.core import MainstemError
 from mainstem.log import AppendResult, OutOfOrderSequence, PartitionLog, RefusedBatch, StorageError, TopicConfig
@@ -47,7 +49,7 @@ _ACKS: Final = (-1, 0, 1)
 class _Waits(Exception):
     """The batch waits for its transaction or for a look inside; then the append is tried again."""
 
-    def __init__(self, ready: "asyncio.Future[Any]") -> None:
+    def __init__(self, ready: Callable[[], Awaitable[Any]]) -> None:
         super().__init__()
         self.ready = ready
 
@@ -55,15 +57,28 @@ class _Waits(Exception):
 class _Append:
     """One partition's batches, not appended yet."""
 
-    __slots__ = ("config", "log", "prepared", "records", "result")
+    __slots__ = ("config", "growth", "log", "prepared", "records", "result")
 
-    def __init__(self, log: PartitionLog, records: memoryview, result: PartitionResult) -> None:
+    def __init__(self, log: PartitionLog, records: memoryview, result: PartitionResult, growth: Growth) -> None:
         self.log = log
         self.records = records
         self.result = result
         self.prepared: asyncio.Future[bytes | memoryview] | None = None
         self.config: TopicConfig | None = None
         """With which they are prepared."""
+        self.growth = growth
+
+    def refuse(self, error: MainstemError, version: int) -> None:
+        """It is not appended."""
+        _refuse(self.result, error, version)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Of what it has grown to, as soon as no thread is at it any more."""
+        if self.prepared is not None and not self.prepared.done():
+            self.prepared.add_done_callback(lambda _: self.growth.end())
+        else:
+            self.growth.end()
 
 
 def _failure(request: ProduceRequest, code: int) -> dict[str, Any]:
@@ -164,7 +179,9 @@ class _Produce:
             for each, result in zip(topic.partitions, results, strict=True):
                 try:
                     partition_log = _find(topic, each.index, self._ctx)
-                    self._todo.append(_Append(partition_log, _checked(each.records, self._ctx.version), result))
+                    records = _checked(each.records, self._ctx.version)
+                    growth = self._broker.growth(self._ctx.client_host)
+                    self._todo.append(_Append(partition_log, records, result, growth))
                 except MainstemError as error:
                     _refuse(result, error, self._ctx.version)
         try:
@@ -175,16 +192,23 @@ class _Produce:
 
     async def finish(self) -> Later:
         """Wait, then go on; the connection's next request waits too, so that order is kept."""
+        try:
+            return await self._finish()
+        finally:
+            for append in self._todo:  # something went wrong
+                append.let_go()
+
+    async def _finish(self) -> Later:
         while True:
             try:
                 self._append_all()
             except _Waits as waiting:
                 try:
-                    await asyncio.wait_for(asyncio.shield(waiting.ready), self._request.timeout_ms / 1000)
+                    await asyncio.wait_for(waiting.ready(), self._request.timeout_ms / 1000)
                 except TimeoutError:
-                    _refuse(self._todo.pop(0).result, RequestError(Code.request_timed_out), self._ctx.version)
+                    self._todo.pop(0).refuse(RequestError(Code.request_timed_out), self._ctx.version)
                 except MainstemError as error:
-                    _refuse(self._todo.pop(0).result, error, self._ctx.version)
+                    self._todo.pop(0).refuse(error, self._ctx.version)
             else:
                 return self.answer
 
@@ -193,7 +217,7 @@ class _Produce:
             try:
                 self._append(self._todo[0])
             except MainstemError as error:
-                _refuse(self._todo[0].result, error, self._ctx.version)
+                self._todo[0].refuse(error, self._ctx.version)
             self._todo.pop(0)
         self._one_done()
 
@@ -203,11 +227,14 @@ class _Produce:
         if append.prepared is not None and append.config is not partition_log.config:
             append.prepared = None  # the topic's settings have changed meanwhile
         if append.prepared is None and partition_log.takes_long(records):
+            if not append.growth.has_place:
+                raise _Waits(append.growth.begin)
             append.prepared, append.config = partition_log.prepare(records), partition_log.config
         if append.prepared is not None:
             if not append.prepared.done():
-                raise _Waits(append.prepared)
+                raise _Waits(partial(asyncio.shield, append.prepared))
             records = append.prepared.result()  # raises what is wrong with the batches
+            append.growth.came_to(max(0, len(records) - len(append.records)))
 
         adds = self._ctx.version >= _FIRST_IMPLICIT_ADD
 
@@ -228,23 +255,18 @@ class _Produce:
                 implicit_add=adds,
             )
             if added is not None:
-                raise _Waits(added)
-
-        grown = max(0, len(records) - len(append.records))  # the topic's compression is worse than the producer's
-        host = self._ctx.connection.client_host
+                raise _Waits(partial(asyncio.shield, added))
 
         def told(appended: AppendResult, error: StorageError | None) -> None:
-            self._broker.request_memory.give(grown, host)
+            append.growth.end()
             _settle(result, appended, error, self._ctx.version)
             self._one_done()
 
         self._open += 1
-        self._broker.request_memory.take(grown, host)
         try:
             partition_log.append_and_tell(records, told, verify=verify, prepared=append.prepared is not None)
         except BaseException:  # then it is not told
             self._open -= 1
-            self._broker.request_memory.give(grown, host)
             raise
 
     def _one_done(self) -> None:

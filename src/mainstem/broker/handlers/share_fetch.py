@@ -69,7 +69,9 @@ async def share_fetch(request: Any, ctx: RequestContext) -> list[Any]:
     if session is None:
         share.close_session(key)
     elif not renews:
-        answers = await _ShareFetch(request, ctx, session).run()
+        fetching = _ShareFetch(request, ctx, session)
+        del request  # who waits holds what it wants, not all that it has said
+        answers = await fetching.run()
     told = await settled(outcomes)
     if ctx.meter is not None:  # what was read is locked: it is given, and the client waits afterwards
         ctx.meter.used(CONSUMER, sum(each.size for each in answers.values()))

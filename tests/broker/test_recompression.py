@@ -1,0 +1,118 @@
+"""The memory of batches that grow by the compression of their topic."""
+
+import asyncio
+
+from mainstem.broker.config import BrokerConfig
+from mainstem.broker.recompression import PLACES, Growth
+from mainstem.broker.request_memory import RequestMemory
+from mainstem.core import ManualClock, SystemClock
+from mainstem.records import Record, build_batch
+from mainstem.wire.errors import Code
+from tests.support.broker import Client, running
+
+MB = 1 << 20
+HERE, THERE = "/10.0.0.1", "/10.0.0.2"
+
+
+def growths(count, limit=10 * MB):
+    memory = RequestMemory(limit, ManualClock(), lambda _: None, lambda *_: None)
+    places = asyncio.Semaphore(PLACES)
+    return memory, places, [Growth(memory, places, HERE) for _ in range(count)]
+
+
+def test_what_has_grown_is_of_the_budget_and_gives_its_place_to_the_next():
+    async def check() -> None:
+        memory, places, (one,) = growths(1)
+        await one.begin()
+        one.came_to(MB)
+        assert (memory.held, one.has_place) == (MB, False)
+        one.end()
+        one.end()
+        assert (memory.held, memory._held_by, places._value) == (0, {}, PLACES)
+
+    asyncio.run(check())
+
+
+def test_where_there_is_no_room_it_keeps_its_place_until_it_ends():
+    async def check() -> None:
+        memory, places, all_ = growths(PLACES + 1)
+        for each in all_[:-1]:
+            await each.begin()
+            each.came_to(100 * MB)
+        assert memory.held == 0
+        last = asyncio.create_task(all_[-1].begin())
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert not last.done()
+        all_[0].end()
+        await last
+        for each in all_:
+            each.end()
+        assert places._value == PLACES
+
+    asyncio.run(check())
+
+
+def test_an_append_that_is_made_anew_counts_once():
+    async def check() -> None:
+        memory, places, (one,) = growths(1)
+        for size in (MB, 2 * MB, 0):
+            await one.begin()
+            one.came_to(size)
+            assert memory.held == size
+        one.end()
+        assert places._value == PLACES
+
+    asyncio.run(check())
+
+
+def test_who_gives_up_before_it_has_a_place_takes_none():
+    async def check() -> None:
+        _, places, all_ = growths(PLACES + 1)
+        for each in all_[:-1]:
+            await each.begin()
+        last = asyncio.create_task(asyncio.wait_for(all_[-1].begin(), 0.01))
+        await asyncio.wait([last])
+        assert isinstance(last.exception(), TimeoutError)
+        for each in all_:
+            each.end()
+        assert places._value == PLACES
+
+    asyncio.run(check())
+
+
+def test_small_requests_that_grow_a_thousandfold_stay_within_the_budget(tmp_path):
+    """Forty of 4 KB held 1.1 GB: batches of zeros, in a topic that is not compressed."""
+    most = 0
+
+    async def produce(broker, batches):
+        client = await Client.connect(broker)
+        topics = [{"name": "t", "partition_data": [{"index": 0, "records": batches}]}]
+        body = {"transactional_id": None, "acks": -1, "timeout": 30_000, "topic_data": topics}
+        answer = await client.call(0, 9, **body)
+        client.close()
+        return answer.responses[0].partition_responses[0].error_code
+
+    async def check(directory) -> None:
+        nonlocal most
+        config = BrokerConfig(port=0, queued_max_request_bytes=8 * MB)
+        async with running(directory, SystemClock(), config) as broker:
+            await broker.topics.create("t", 1, {"compression.type": "uncompressed"})
+            memory, take = broker.request_memory, broker.request_memory.take
+
+            def watched(size, host):
+                nonlocal most
+                take(size, host)
+                most = max(most, memory.held)
+
+            memory.take = watched
+            one = build_batch([Record(0, 1_700_000_000_000, None, bytes(1_000_000))], compression="zstd")
+            codes = await asyncio.gather(*(produce(broker, bytes(one) * 3) for _ in range(40)))
+            assert set(codes) == {Code.none}
+            codes = await asyncio.gather(*(produce(broker, bytes(one) * 32) for _ in range(10)))
+            assert set(codes) == {Code.message_too_large}
+            assert 3 * MB < most <= 8 * MB
+            assert memory.held == 0
+            assert broker.growth.args[1]._value == PLACES
+
+    asyncio.run(check(tmp_path))
