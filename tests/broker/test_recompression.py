@@ -2,13 +2,15 @@
 
 import asyncio
 
+import pytest
+
 from mainstem.broker.config import BrokerConfig
-from mainstem.broker.recompression import PLACES, Growth
+from mainstem.broker.recompression import PLACES, Growth, Places
 from mainstem.broker.request_memory import RequestMemory
 from mainstem.core import ManualClock, SystemClock
 from mainstem.records import Record, build_batch
 from mainstem.wire.errors import Code
-from tests.support.broker import Client, running
+from tests.support.broker import Client, running, until
 
 MB = 1 << 20
 HERE, THERE = "/10.0.0.1", "/10.0.0.2"
@@ -16,7 +18,7 @@ HERE, THERE = "/10.0.0.1", "/10.0.0.2"
 
 def growths(count, limit=10 * MB):
     memory = RequestMemory(limit, ManualClock(), lambda _: None, lambda *_: None)
-    places = asyncio.Semaphore(PLACES)
+    places = Places()
     return memory, places, [Growth(memory, places, HERE) for _ in range(count)]
 
 
@@ -28,7 +30,7 @@ def test_what_has_grown_is_of_the_budget_and_gives_its_place_to_the_next():
         assert (memory.held, one.has_place) == (MB, False)
         one.end()
         one.end()
-        assert (memory.held, memory._held_by, places._value) == (0, {}, PLACES)
+        assert (memory.held, memory._held_by, places.free) == (0, {}, PLACES)
 
     asyncio.run(check())
 
@@ -48,20 +50,57 @@ def test_where_there_is_no_room_it_keeps_its_place_until_it_ends():
         await last
         for each in all_:
             each.end()
-        assert places._value == PLACES
+        assert places.free == PLACES
 
     asyncio.run(check())
 
 
-def test_an_append_that_is_made_anew_counts_once():
+def test_an_append_that_is_tried_again_counts_once():
+    """It had to wait for its transaction, or is made anew since the topic has other settings."""
+
     async def check() -> None:
         memory, places, (one,) = growths(1)
-        for size in (MB, 2 * MB, 0):
-            await one.begin()
-            one.came_to(size)
-            assert memory.held == size
+        await one.begin()
+        for _ in range(3):
+            one.came_to(MB)
+            assert memory.held == MB
         one.end()
-        assert places._value == PLACES
+        assert (memory.held, places.free) == (0, PLACES)
+
+    asyncio.run(check())
+
+
+def test_places_are_of_addresses_in_turn():
+    async def check() -> None:
+        places, order = Places(1), []
+
+        async def work(host):
+            await places.acquire(host)
+            order.append(host)
+            await asyncio.sleep(0)
+            places.release()
+
+        async with asyncio.TaskGroup() as group:
+            for host in [HERE] * 5 + [THERE] * 2:
+                group.create_task(work(host))
+        assert order == [HERE, HERE, THERE, HERE, THERE, HERE, HERE]
+        assert (places.free, places._waiting) == (1, {})
+
+    asyncio.run(check())
+
+
+def test_who_is_cancelled_as_it_gets_its_place_gives_it_to_the_next():
+    async def check() -> None:
+        places = Places(1)
+        await places.acquire(HERE)
+        first, second = [asyncio.create_task(places.acquire(HERE)) for _ in range(2)]
+        await asyncio.sleep(0)
+        places.release()
+        first.cancel()
+        await asyncio.wait_for(second, 5)
+        assert first.cancelled()
+        places.release()
+        assert places.free == 1
 
     asyncio.run(check())
 
@@ -76,9 +115,35 @@ def test_who_gives_up_before_it_has_a_place_takes_none():
         assert isinstance(last.exception(), TimeoutError)
         for each in all_:
             each.end()
-        assert places._value == PLACES
+        assert places.free == PLACES
 
     asyncio.run(check())
+
+
+@pytest.mark.parametrize(("acks", "count"), [(-1, 0), (0, 1)])
+def test_who_has_gone_before_it_has_a_place_was_promised_nothing(tmp_path, acks, count):
+    """Else what it has sent would be in memory as long as others take; who wants no answer may go at once."""
+
+    async def check(directory) -> None:
+        async with running(directory, SystemClock()) as broker:
+            await broker.topics.create("t", 1, {"compression.type": "gzip"})
+            (_, places), log = broker.growth.args, broker.topics.by_name("t").logs[0]
+            for _ in range(PLACES):
+                await places.acquire(HERE)
+            client = await Client.connect(broker)
+            batch = build_batch([Record(0, 1_700_000_000_000, None, bytes(20_000))])
+            topics = [{"name": "t", "partition_data": [{"index": 0, "records": batch}]}]
+            client.send(0, 9, transactional_id=None, acks=acks, timeout=1, topic_data=topics)
+            await until(lambda: bool(places._waiting), "it waits")
+            client.close()
+            await until(lambda: not broker.connections, "it has gone")
+            assert broker.admission._all == 1
+            for _ in range(PLACES):
+                places.release()
+            await until(lambda: places.free == PLACES and broker.admission._all == 0, "nothing of it is left")
+            assert log.log_end_offset == count
+
+    asyncio.run(check(tmp_path))
 
 
 def test_small_requests_that_grow_a_thousandfold_stay_within_the_budget(tmp_path):
@@ -113,6 +178,6 @@ def test_small_requests_that_grow_a_thousandfold_stay_within_the_budget(tmp_path
             assert set(codes) == {Code.message_too_large}
             assert 3 * MB < most <= 8 * MB
             assert memory.held == 0
-            assert broker.growth.args[1]._value == PLACES
+            assert broker.growth.args[1].free == PLACES
 
     asyncio.run(check(tmp_path))

@@ -363,6 +363,17 @@ def test_batches_are_brought_into_the_topics_compression_in_a_thread(tmp_path, m
     run(with_partition(tmp_path, test, topic=TopicConfig(compression_type="zstd")))
 
 
+def test_many_batches_of_one_append_are_not_looked_into(tmp_path):
+    """A thousand bytes may take a tenth of a second."""
+
+    async def test(partition):
+        assert len(await partition.prepare(8 * batch(b"v", compression="zstd")))
+        with pytest.raises(InvalidRecord, match="more than 8 batches at once"):
+            await partition.prepare(9 * batch(b"v", compression="zstd"))
+
+    run(with_partition(tmp_path, test, topic=TopicConfig(compression_type="gzip")))
+
+
 def test_batches_of_one_append_that_grow_to_much_are_refused(tmp_path):
     """Each is within the limit, a hundred kilobytes of them would be a hundred megabytes."""
 

@@ -109,7 +109,6 @@ class Connection(asyncio.BufferedProtocol):
         self._memory = broker.request_memory
         self._waits_for_room = False
         self._held_bytes = 0  # of the frame that arrives, and of requests that have no answer yet
-        self._at_work_bytes = 0  # of records that are not on the disk, when the client has gone
         self._answer_memory = broker.answer_memory
         self._held_answers = 0  # bytes of answers that the socket has not taken yet
         self._written = 0  # of them, what the transport was given, or is to be given from `_unsent`
@@ -227,17 +226,15 @@ class Connection(asyncio.BufferedProtocol):
         self._drop_requests()
         self._unsent.clear()
         self._arriving = None
-        self._hold(-self._held_bytes)
         # Records are parts of their frames until they are on the disk, whoever waits for that.
-        self._at_work_bytes = sum(each.size for each in self._unanswered if each.api_key == PRODUCE and not each.done)
-        if self._at_work_bytes:
-            self._memory.take(self._at_work_bytes, self.client_host)
-        self._memory.leave(self, is_at_work=self._at_work_bytes > 0)
+        at_work = sum(each.size for each in self._unanswered if each.api_key == PRODUCE and not each.done)
+        self._hold(at_work - self._held_bytes)
+        self._memory.leave(self, at_work=max(at_work - ALLOWANCE, 0))
         self._answer_memory.give(self._held_answers)
         self._answer_memory.goes_on(self)
         self.broker.connections.discard(self)
         self.broker.strangers.go(self)
-        if not self._at_work_bytes:
+        if not at_work:
             self.count_no_more()
         for callback in tuple(self.on_close):
             callback()
@@ -525,11 +522,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _done(self, pending: Pending) -> None:
         """What a client had sent who has gone is in memory no more."""
-        if self._at_work_bytes and pending.api_key == PRODUCE:
-            self._memory.give(pending.size, self.client_host)
-            self._at_work_bytes -= pending.size
+        if self._transport is GONE and pending.api_key == PRODUCE and pending.size:
+            self._hold(-pending.size)
             pending.size = 0
-            if not self._at_work_bytes:
+            if not self._held_bytes:
                 self._memory.leave(self)
                 self.count_no_more()
 
@@ -611,8 +607,8 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_held_up(self) -> bool:
-        """It is not read from since it is over its quota, or the broker starts; or its client has gone."""
-        return self._muted is not None or self._waits_for_start or self._transport is GONE
+        """It is not read from since it is over its quota, or the broker starts."""
+        return self._muted is not None or self._waits_for_start
 
     def look_again(self) -> None:
         """There may be room for more requests."""
@@ -691,10 +687,11 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def idle(self) -> bool:
         """True if no request waits for its answer, or the client takes none; one that has arrived in part is none. Nor
-        are those of a client that nobody reads from, since it may have gone.
+        are those of a client with more behind them that nobody reads from: it may have gone.
         """
-        waits = self._unanswered or self._unsent or self._requests
-        return self._reading_paused or self._writing_paused or self._transport.is_closing() or not waits
+        is_left = self._reading_paused and (self._requests or self._has_more)
+        waits = (self._unanswered or self._unsent or self._requests) and not is_left
+        return self._writing_paused or self._transport.is_closing() or not waits
 
     @property
     def has_gone(self) -> bool:

@@ -165,12 +165,14 @@ class RequestMemory:
         if self.turn is reader and not self._beyond:
             self.end_turn()
 
-    def leave(self, reader: Reader, *, is_at_work: bool = False) -> None:
-        """The connection is gone, and has given back what it held, but for what `is_at_work`: then its turn goes on."""
+    def leave(self, reader: Reader, *, at_work: int = 0) -> None:
+        """The connection is gone, and has given back what it held but for so many bytes: with them its turn goes on."""
         self.wait_no_more(reader)
         self._arriving.pop(reader, None)
-        if self.turn is reader and not is_at_work:
-            self.end_turn()
+        if self.turn is reader:
+            self._beyond = min(self._beyond, at_work)
+            if not at_work:
+                self.end_turn()
 
     def _free(self, host: str) -> int:
         """Bytes that an address may have in addition; what has the turn takes no room of others."""
@@ -215,6 +217,8 @@ class RequestMemory:
             self._leave_out(now - due)
         for reader in self._unused(now):
             reader.abort()
+            if self.turn is reader:
+                self.end_turn()
         self._wake()
         self._look_later()
 

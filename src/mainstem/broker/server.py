@@ -22,7 +22,7 @@ from mainstem.broker.fetch_sessions import FetchSessions
 from mainstem.broker.handlers import load_handlers
 from mainstem.broker.handshakes import Handshakes
 from mainstem.broker.listeners import Listener
-from mainstem.broker.recompression import PLACES, Growth
+from mainstem.broker.recompression import Growth, Places
 from mainstem.broker.request_memory import RequestMemory
 from mainstem.broker.security.acls import Authorizer
 from mainstem.broker.security.quotas import Quotas
@@ -131,7 +131,7 @@ class Broker:
             RequestMemory, clock=self.clock, call_soon=self.loop.call_soon, call_later=self.loop.call_later
         )
         self.request_memory = memory(self.config.queued_max_request_bytes)
-        self.growth = partial(Growth, self.request_memory, asyncio.Semaphore(PLACES))
+        self.growth = partial(Growth, self.request_memory, Places())
         self.strangers_memory = memory(max(self.config.queued_max_request_bytes // _STRANGERS_SHARE, 1))
         self.answer_memory = AnswerMemory(4 * self.config.queued_max_request_bytes, self.clock)
         self.handshakes = Handshakes(self.clock, self.loop.call_later)

@@ -20,6 +20,7 @@ from mainstem.records.record import (
 _UNPACKED = 32
 """Times `max.message.bytes` that a batch may have unpacked, where the topic has to look inside."""
 _GROWN = 4  # times `max.message.bytes` that the batches of one append may grow by the topic's compression
+_MOST_BATCHES = 8  # that are looked into at once: Kafka takes one
 _SMALL_BYTES = 1024
 _MOST_MS = ((1 << 63) - 1) // 1000  # Spark reads them as microseconds: one beyond that ends every query of the topic
 _FEW_RECORDS = 500
@@ -187,6 +188,8 @@ def prepare(batches: bytes | memoryview, config: TopicConfig, now_ms: int, where
     for header in iter_headers(batches):
         batch = memoryview(batches)[start : start + header.size]
         start += header.size
+        if len(parts) >= _MOST_BATCHES:
+            raise InvalidRecord(f"{where}: more than {_MOST_BATCHES} batches at once, for a topic that looks inside")
         check_batch(header, batch, config, now_ms, where)
         parts.append(recompress(header, batch, config, where))
         size += len(parts[-1])

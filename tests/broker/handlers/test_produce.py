@@ -411,3 +411,16 @@ def test_what_was_looked_into_before_the_topics_settings_changed_is_looked_into_
             client.close()
 
     asyncio.run(story())
+
+
+def test_a_request_that_names_far_more_partitions_than_there_are_is_refused(raw, topic):
+    """Each is an object until the request is answered: 115 KB of them were 4 MB."""
+    nothing = [{"index": 0, "records": None}]
+
+    def codes(count):
+        topics = [{"name": topic, "partition_data": nothing * count}]
+        answer = raw.call(0, 9, transactional_id=None, acks=-1, timeout=1000, topic_data=topics)
+        return {each.error_code for each in answer.responses[0].partition_responses}
+
+    assert codes(1_000) == {Code.invalid_record}
+    assert codes(20_000) == {Code.invalid_request}

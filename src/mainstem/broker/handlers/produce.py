@@ -43,15 +43,20 @@ _RETRY: Final = (  # the coordinator is not there yet: every producer knows how 
     Code.coordinator_not_available,
     Code.not_coordinator,
 )
+_PREPARE_SECONDS: Final = 30.0  # for a place, and for the look inside: not the client's to say, as in Kafka
+_MOST_PARTITIONS: Final = 1_000
+"""A request names so many more than there are at most: each is an object, until it is answered."""
 _ACKS: Final = (-1, 0, 1)
 
 
 class _Waits(Exception):
     """The batch waits for its transaction or for a look inside; then the append is tried again."""
 
-    def __init__(self, ready: Callable[[], Awaitable[Any]]) -> None:
+    def __init__(self, ready: Callable[[], Awaitable[Any]], *, is_ours: bool) -> None:
+        """`is_ours`: it is no transaction that it waits for."""
         super().__init__()
         self.ready = ready
+        self.is_ours = is_ours
 
 
 class _Append:
@@ -106,6 +111,9 @@ def produce(request: ProduceRequest, ctx: RequestContext) -> Later | Coroutine[A
         answer = _produce_one(request, ctx)
         if answer is not None:
             return answer
+    named = sum(len(topic.partitions) for topic in request.topics)
+    if named > _MOST_PARTITIONS and named > _MOST_PARTITIONS + sum(len(topic.logs) for topic in ctx.broker.topics):
+        raise RequestError(Code.invalid_request, f"{named} partitions in a request, there are fewer")
     appends = _Produce(request, ctx)
     if appends.start():
         return appends.answer
@@ -204,7 +212,10 @@ class _Produce:
                 self._append_all()
             except _Waits as waiting:
                 try:
-                    await asyncio.wait_for(waiting.ready(), self._request.timeout_ms / 1000)
+                    seconds = _PREPARE_SECONDS if waiting.is_ours else self._request.timeout_ms / 1000
+                    await asyncio.wait_for(waiting.ready(), seconds)
+                    if waiting.is_ours and self._ctx.connection.closed and self._request.acks != 0:
+                        raise RequestError(Code.request_timed_out, "its client has gone, who was promised nothing")
                 except TimeoutError:
                     self._todo.pop(0).refuse(RequestError(Code.request_timed_out), self._ctx.version)
                 except MainstemError as error:
@@ -228,11 +239,11 @@ class _Produce:
             append.prepared = None  # the topic's settings have changed meanwhile
         if append.prepared is None and partition_log.takes_long(records):
             if not append.growth.has_place:
-                raise _Waits(append.growth.begin)
+                raise _Waits(append.growth.begin, is_ours=True)
             append.prepared, append.config = partition_log.prepare(records), partition_log.config
         if append.prepared is not None:
             if not append.prepared.done():
-                raise _Waits(partial(asyncio.shield, append.prepared))
+                raise _Waits(partial(asyncio.shield, append.prepared), is_ours=True)
             records = append.prepared.result()  # raises what is wrong with the batches
             append.growth.came_to(max(0, len(records) - len(append.records)))
 
@@ -255,7 +266,7 @@ class _Produce:
                 implicit_add=adds,
             )
             if added is not None:
-                raise _Waits(partial(asyncio.shield, added))
+                raise _Waits(partial(asyncio.shield, added), is_ours=False)
 
         def told(appended: AppendResult, error: StorageError | None) -> None:
             append.growth.end()
