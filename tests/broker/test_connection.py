@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 import mainstem
 from mainstem.broker import request_memory
 from mainstem.broker.answer_memory import PATIENCE_SECONDS
+from mainstem.broker.answers import Later
 from mainstem.broker.arriving_frame import ArrivingFrame
 from mainstem.broker.config import BrokerConfig
 from mainstem.broker.request_memory import ALLOWANCE
@@ -385,6 +386,34 @@ def test_what_a_client_that_has_gone_has_sent_counts_until_it_is_on_the_disk(tmp
             assert memory.turn is None
             assert admitted._all == 0
             assert broker.topics.by_name("t").logs[0].log_end_offset == 2
+
+    asyncio.run(check(tmp_path))
+
+
+def test_what_is_done_is_let_go_of_when_the_client_leaves_whatever_it_waited_for(tmp_path):
+    """Twenty-five requests behind one that waits for half an hour were 21 MB that nothing counted."""
+
+    async def check(directory) -> None:
+        async with running(directory, SystemClock()) as broker:
+            await broker.topics.create("t", 1, {})
+            (handler, later) = (broker.dispatch.handlers[3], Later())
+            waits = msgspec.structs.replace(handler, call=lambda *_: later)
+            broker.dispatch.handlers = {**broker.dispatch.handlers, 3: waits}
+            client = socket.create_connection((broker.host, broker.port))
+            client.setblocking(False)
+            loop = asyncio.get_running_loop()
+            topics = {"topics": [], "allow_auto_topic_creation": False}
+            await loop.sock_sendall(client, frame(3, 4, 1, topics) + produce_frame(bytes(900_000)) * 3)
+            log = broker.topics.by_name("t").logs[0]
+            await until(lambda: log.high_watermark == 3, "the records are there")
+            (connection,) = broker.connections
+            assert connection._held_bytes > 2_700_000
+            assert not any(each.request for each in list(connection._unanswered)[1:])
+            client.close()
+            await until(lambda: not broker.connections, "it is gone")
+            assert not connection._unanswered
+            assert broker.request_memory.held == broker.admission._all == 0
+            later.give(None)
 
     asyncio.run(check(tmp_path))
 

@@ -1,13 +1,17 @@
 """The memory of batches that grow by the compression of their topic."""
 
 import asyncio
+import gc
 
+import psutil
 import pytest
 
 from mainstem.broker.config import BrokerConfig
+from mainstem.broker.handlers.produce import _Produce
 from mainstem.broker.recompression import PLACES, Growth, Places
 from mainstem.broker.request_memory import RequestMemory
 from mainstem.core import ManualClock, SystemClock
+from mainstem.log import BatchTooLarge
 from mainstem.records import Record, build_batch
 from mainstem.wire.errors import Code
 from tests.support.broker import Client, running, until
@@ -142,6 +146,36 @@ def test_who_has_gone_before_it_has_a_place_was_promised_nothing(tmp_path, acks,
                 places.release()
             await until(lambda: places.free == PLACES and broker.admission._all == 0, "nothing of it is left")
             assert log.log_end_offset == count
+
+    asyncio.run(check(tmp_path))
+
+
+def test_what_a_refused_batch_was_unpacked_to_is_let_go_of_at_once(tmp_path):
+    """The error's traceback held it, in a ring of references: 16 MB for each request of 641 bytes, until the collector
+    of garbage came by.
+    """
+
+    async def check(directory) -> None:
+        async with running(directory, SystemClock()) as broker:
+            await broker.topics.create("t", 1, {"compression.type": "uncompressed"})
+            large = build_batch([Record(0, 1_700_000_000_000, None, bytes(16_000_000))], compression="zstd")
+            topics = [{"name": "t", "partition_data": [{"index": 0, "records": bytes(large)}]}]
+            body = {"transactional_id": None, "acks": -1, "timeout": 30_000, "topic_data": topics}
+            process, sizes = psutil.Process(), []
+            client = await Client.connect(broker)
+            gc.collect()
+            gc.disable()
+            try:
+                for _ in range(12):
+                    answer = await client.call(0, 9, **body)
+                    assert answer.responses[0].partition_responses[0].error_code == Code.message_too_large
+                    sizes.append(process.memory_info().rss)
+                left = [each for each in gc.get_objects() if isinstance(each, (_Produce, BatchTooLarge))]
+            finally:
+                gc.enable()
+            client.close()
+            assert not left
+            assert sizes[-1] - sizes[1] < 40_000_000
 
     asyncio.run(check(tmp_path))
 

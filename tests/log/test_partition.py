@@ -363,13 +363,17 @@ def test_batches_are_brought_into_the_topics_compression_in_a_thread(tmp_path, m
     run(with_partition(tmp_path, test, topic=TopicConfig(compression_type="zstd")))
 
 
-def test_many_batches_of_one_append_are_not_looked_into(tmp_path):
+def test_many_batches_of_one_append_are_not_looked_into(tmp_path, monkeypatch):
     """A thousand bytes may take a tenth of a second."""
 
     async def test(partition):
         assert len(await partition.prepare(8 * batch(b"v", compression="zstd")))
         with pytest.raises(InvalidRecord, match="more than 8 batches at once"):
             await partition.prepare(9 * batch(b"v", compression="zstd"))
+        monkeypatch.setattr(validation, "_MOST_RECORDS", 5)
+        assert len(await partition.prepare(5 * batch(b"v", compression="zstd")))
+        with pytest.raises(BatchTooLarge, match="more than 5 records at once"):
+            await partition.prepare(6 * batch(b"v", compression="zstd"))
 
     run(with_partition(tmp_path, test, topic=TopicConfig(compression_type="gzip")))
 

@@ -228,6 +228,7 @@ class Connection(asyncio.BufferedProtocol):
         self._arriving = None
         # Records are parts of their frames until they are on the disk, whoever waits for that.
         at_work = sum(each.size for each in self._unanswered if each.api_key == PRODUCE and not each.done)
+        self._unanswered.clear()  # what is done is needed by nobody; what is at work is known where it is
         self._hold(at_work - self._held_bytes)
         self._memory.leave(self, at_work=max(at_work - ALLOWANCE, 0))
         self._answer_memory.give(self._held_answers)
@@ -521,12 +522,13 @@ class Connection(asyncio.BufferedProtocol):
             self._hold_answer(pending.answer_size)
 
     def _done(self, pending: Pending) -> None:
-        """What a client had sent who has gone is in memory no more."""
+        """What was asked is in memory no more; nor, of a client who has gone, what it had sent."""
+        pending.request = None
         if self._transport is GONE and pending.api_key == PRODUCE and pending.size:
             self._hold(-pending.size)
             pending.size = 0
+            self._memory.leave(self, at_work=max(self._held_bytes - ALLOWANCE, 0))
             if not self._held_bytes:
-                self._memory.leave(self)
                 self.count_no_more()
 
     def _hold_answer(self, size: int) -> None:
@@ -607,8 +609,8 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_held_up(self) -> bool:
-        """It is not read from since it is over its quota, or the broker starts."""
-        return self._muted is not None or self._waits_for_start
+        """It is not read from since it is over its quota, or the broker starts; or its client has gone."""
+        return self._muted is not None or self._waits_for_start or self._transport is GONE
 
     def look_again(self) -> None:
         """There may be room for more requests."""

@@ -76,6 +76,8 @@ class Dispatch:
             return pending, self._measured(handler, pending, request, context, len(frame), self._broker.metering)
         try:
             return pending, handler.call(request, context)
+        except MalformedFrame:
+            raise
         except Exception as error:
             return pending, self._failure(pending, error)
 
@@ -89,6 +91,8 @@ class Dispatch:
         started = perf_counter()
         try:
             outcome = handler.call(request, context)
+        except MalformedFrame:
+            raise
         except Exception as error:
             return self._failure(pending, error)
         finally:

@@ -217,8 +217,6 @@ class RequestMemory:
             self._leave_out(now - due)
         for reader in self._unused(now):
             reader.abort()
-            if self.turn is reader:
-                self.end_turn()
         self._wake()
         self._look_later()
 

@@ -4,12 +4,25 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
 from typing import ParamSpec, TypeAlias, TypeVar
 
 Calls: TypeAlias = "SimpleQueue[Callable[[], None] | None]"
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def _run(future: Future[T], call: Callable[[], T]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = call()
+    except BaseException as error:
+        future.set_exception(error)
+        del future, call  # the error refers to this frame, and would by it to itself, and to what it was called with
+    else:
+        future.set_result(result)
 
 
 class LastingThreads(Executor):
@@ -39,24 +52,13 @@ class LastingThreads(Executor):
             RuntimeError: after `shutdown`.
         """
         future: Future[T] = Future()
-
-        def call() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                result = fn(*args, **kwargs)
-            except BaseException as error:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
         with self._lock:
             if self._is_shut_down:
                 raise RuntimeError(f"the threads {self._name} are shut down")
             if not self._idle.acquire(blocking=False) and len(self._threads) < self.most:
                 with suppress(RuntimeError):
                     self._start_one()
-            self._calls.put(call)
+            self._calls.put(partial(_run, future, partial(fn, *args, **kwargs)))
         return future
 
     def _start_one(self) -> None:

@@ -20,6 +20,7 @@ from mainstem.records.record import (
 _UNPACKED = 32
 """Times `max.message.bytes` that a batch may have unpacked, where the topic has to look inside."""
 _GROWN = 4  # times `max.message.bytes` that the batches of one append may grow by the topic's compression
+_MOST_RECORDS = 1_000_000  # that are looked into at once, which takes a second
 _MOST_BATCHES = 8  # that are looked into at once: Kafka takes one
 _SMALL_BYTES = 1024
 _MOST_MS = ((1 << 63) - 1) // 1000  # Spark reads them as microseconds: one beyond that ends every query of the topic
@@ -184,11 +185,15 @@ def prepare(batches: bytes | memoryview, config: TopicConfig, now_ms: int, where
         CorruptBatch, CorruptRecords: the bytes are no batch, or cannot be unpacked.
     """
     parts: list[bytes | memoryview] = []
-    start = size = 0
+    start = size = count = 0
     for header in iter_headers(batches):
         batch = memoryview(batches)[start : start + header.size]
         start += header.size
+        count += header.count
+        if count > _MOST_RECORDS:
+            raise BatchTooLarge(f"{where}: more than {_MOST_RECORDS:,} records at once, for a topic that looks inside")
         if len(parts) >= _MOST_BATCHES:
+            parts.clear()
             raise InvalidRecord(f"{where}: more than {_MOST_BATCHES} batches at once, for a topic that looks inside")
         check_batch(header, batch, config, now_ms, where)
         parts.append(recompress(header, batch, config, where))

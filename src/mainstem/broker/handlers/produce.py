@@ -31,7 +31,7 @@ from mainstem.records import BatchHeader, Span, iter_spans
 from mainstem.records.batch import COMPRESSION_MASK, LOW_ATTRIBUTES, TRANSACTIONAL
 from mainstem.records.compression import ZSTD
 from mainstem.wire import produce as wire
-from mainstem.wire.errors import Code, RequestError, code_of
+from mainstem.wire.errors import Code, MalformedFrame, RequestError, code_of
 from mainstem.wire.produce import PartitionResult, ProduceRequest, TopicRecords
 
 _FIRST_WITH_ZSTD: Final = 7
@@ -43,7 +43,7 @@ _RETRY: Final = (  # the coordinator is not there yet: every producer knows how 
     Code.coordinator_not_available,
     Code.not_coordinator,
 )
-_PREPARE_SECONDS: Final = 30.0  # for a place, and for the look inside: not the client's to say, as in Kafka
+_MOST_SECONDS: Final = 30.0  # that a request waits for places, looks inside and transactions, whatever its client says
 _MOST_PARTITIONS: Final = 1_000
 """A request names so many more than there are at most: each is an object, until it is answered."""
 _ACKS: Final = (-1, 0, 1)
@@ -80,10 +80,27 @@ class _Append:
 
     def let_go(self) -> None:
         """Of what it has grown to, as soon as no thread is at it any more."""
-        if self.prepared is not None and not self.prepared.done():
-            self.prepared.add_done_callback(lambda _: self.growth.end())
-        else:
+        prepared, self.prepared = self.prepared, None
+        if prepared is None or prepared.done():
             self.growth.end()
+        else:
+            prepared.add_done_callback(self._forget)
+
+    def _forget(self, prepared: "asyncio.Future[bytes | memoryview]") -> None:
+        if not prepared.cancelled() and (error := prepared.exception()) is not None:
+            error.__traceback__ = None  # which holds what was unpacked
+        self.growth.end()
+
+
+def _result(prepared: "asyncio.Future[bytes | memoryview]") -> bytes | memoryview:
+    """What a thread has made of the batches, or raise what is wrong with them. The traceback would hold what they were
+    unpacked to, in a ring of references.
+    """
+    try:
+        return prepared.result()
+    except MainstemError as error:
+        del prepared
+        raise error.with_traceback(None) from None
 
 
 def _failure(request: ProduceRequest, code: int) -> dict[str, Any]:
@@ -113,7 +130,7 @@ def produce(request: ProduceRequest, ctx: RequestContext) -> Later | Coroutine[A
             return answer
     named = sum(len(topic.partitions) for topic in request.topics)
     if named > _MOST_PARTITIONS and named > _MOST_PARTITIONS + sum(len(topic.logs) for topic in ctx.broker.topics):
-        raise RequestError(Code.invalid_request, f"{named} partitions in a request, there are fewer")
+        raise MalformedFrame(f"a Produce names {named} partitions, and there are not so many")
     appends = _Produce(request, ctx)
     if appends.start():
         return appends.answer
@@ -207,21 +224,30 @@ class _Produce:
                 append.let_go()
 
     async def _finish(self) -> Later:
+        loop = self._broker.loop
+        until = loop.time() + _MOST_SECONDS
         while True:
             try:
                 self._append_all()
             except _Waits as waiting:
+                seconds = until - loop.time()
+                if not waiting.is_ours:
+                    seconds = min(seconds, self._request.timeout_ms / 1000)
                 try:
-                    seconds = _PREPARE_SECONDS if waiting.is_ours else self._request.timeout_ms / 1000
                     await asyncio.wait_for(waiting.ready(), seconds)
-                    if waiting.is_ours and self._ctx.connection.closed and self._request.acks != 0:
-                        raise RequestError(Code.request_timed_out, "its client has gone, who was promised nothing")
                 except TimeoutError:
                     self._todo.pop(0).refuse(RequestError(Code.request_timed_out), self._ctx.version)
                 except MainstemError as error:
                     self._todo.pop(0).refuse(error, self._ctx.version)
+                if self._ctx.connection.closed and self._request.acks != 0:
+                    self._refuse_all(RequestError(Code.request_timed_out, "its client has gone"))
             else:
                 return self.answer
+
+    def _refuse_all(self, error: MainstemError) -> None:
+        """Nobody was promised anything of what is left."""
+        while self._todo:
+            self._todo.pop(0).refuse(error, self._ctx.version)
 
     def _append_all(self) -> None:
         while self._todo:
@@ -243,8 +269,8 @@ class _Produce:
             append.prepared, append.config = partition_log.prepare(records), partition_log.config
         if append.prepared is not None:
             if not append.prepared.done():
-                raise _Waits(partial(asyncio.shield, append.prepared), is_ours=True)
-            records = append.prepared.result()  # raises what is wrong with the batches
+                raise _Waits(partial(asyncio.wait, {append.prepared}), is_ours=True)
+            records = _result(append.prepared)
             append.growth.came_to(max(0, len(records) - len(append.records)))
 
         adds = self._ctx.version >= _FIRST_IMPLICIT_ADD
