@@ -141,7 +141,10 @@ class Handlers:
             connection.mute(self._random.random() * 3)
         if self._random.random() < 0.5:
             return pending, None
-        later, seconds = Later(), self._random.choice((0.01, 0.5, 3) if connection.is_honest else (0.01, 3, 30, LONG_POLL))
+        later, seconds = (
+            Later(),
+            self._random.choice((0.01, 0.5, 3) if connection.is_honest else (0.01, 3, 30, LONG_POLL)),
+        )
         if seconds == LONG_POLL:
             pending.api_key = FETCH
         self._loop.call_later(seconds, later.give, None)
