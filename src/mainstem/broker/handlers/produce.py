@@ -64,14 +64,15 @@ class _Append:
 
     __slots__ = ("config", "growth", "log", "prepared", "records", "result")
 
-    def __init__(self, log: PartitionLog, records: memoryview, result: PartitionResult, growth: Growth) -> None:
+    def __init__(self, log: PartitionLog, records: memoryview, result: PartitionResult) -> None:
         self.log = log
         self.records = records
         self.result = result
         self.prepared: asyncio.Future[bytes | memoryview] | None = None
         self.config: TopicConfig | None = None
         """With which they are prepared."""
-        self.growth = growth
+        self.growth: Growth | None = None
+        """Where that may take long."""
 
     def refuse(self, error: MainstemError, version: int) -> None:
         """It is not appended."""
@@ -81,15 +82,15 @@ class _Append:
     def let_go(self) -> None:
         """Of what it has grown to, as soon as no thread is at it any more."""
         prepared, self.prepared = self.prepared, None
-        if prepared is None or prepared.done():
-            self.growth.end()
-        else:
+        if prepared is not None and not prepared.done():
             prepared.add_done_callback(self._forget)
+        elif self.growth is not None:
+            self.growth.end()
 
     def _forget(self, prepared: "asyncio.Future[bytes | memoryview]") -> None:
         if not prepared.cancelled() and (error := prepared.exception()) is not None:
             error.__traceback__ = None  # which holds what was unpacked
-        self.growth.end()
+        self.let_go()
 
 
 def _result(prepared: "asyncio.Future[bytes | memoryview]") -> bytes | memoryview:
@@ -204,9 +205,7 @@ class _Produce:
             for each, result in zip(topic.partitions, results, strict=True):
                 try:
                     partition_log = _find(topic, each.index, self._ctx)
-                    records = _checked(each.records, self._ctx.version)
-                    growth = self._broker.growth(self._ctx.client_host)
-                    self._todo.append(_Append(partition_log, records, result, growth))
+                    self._todo.append(_Append(partition_log, _checked(each.records, self._ctx.version), result))
                 except MainstemError as error:
                     _refuse(result, error, self._ctx.version)
         try:
@@ -264,6 +263,8 @@ class _Produce:
         if append.prepared is not None and append.config is not partition_log.config:
             append.prepared = None  # the topic's settings have changed meanwhile
         if append.prepared is None and partition_log.takes_long(records):
+            if append.growth is None:
+                append.growth = self._broker.growth(self._ctx.client_host)
             if not append.growth.has_place:
                 raise _Waits(append.growth.begin, is_ours=True)
             append.prepared, append.config = partition_log.prepare(records), partition_log.config
@@ -271,6 +272,7 @@ class _Produce:
             if not append.prepared.done():
                 raise _Waits(partial(asyncio.wait, {append.prepared}), is_ours=True)
             records = _result(append.prepared)
+            assert append.growth is not None
             append.growth.came_to(max(0, len(records) - len(append.records)))
 
         adds = self._ctx.version >= _FIRST_IMPLICIT_ADD
@@ -295,7 +297,7 @@ class _Produce:
                 raise _Waits(partial(asyncio.shield, added), is_ours=False)
 
         def told(appended: AppendResult, error: StorageError | None) -> None:
-            append.growth.end()
+            append.let_go()
             _settle(result, appended, error, self._ctx.version)
             self._one_done()
 
