@@ -74,7 +74,10 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
         "test_several_batches_of_one_partition_lie_behind_each_other",
         "test_a_long_look_into_a_compacted_topics_batches_keeps_their_order",
         "test_a_small_batch_that_unpacks_to_much_is_refused_where_the_topic_looks_inside",
+        "test_many_batches_of_one_append_are_not_looked_into",
+        "test_what_a_batch_unpacks_to_is_bounded_however_large_batches_may_be",
     ),
+    "A Produce that names": ("test_a_request_that_names_far_more_partitions_than_there_are_is_refused",),
     "`retention.ms` keeps a segment": ("test_records_without_a_timestamp_stay",),
     "InitProducerId, AddPartitionsToTxn and EndTxn wait": (
         "test_who_takes_a_transactional_id_over_waits_for_the_end_of_its_transaction",

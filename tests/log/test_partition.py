@@ -378,6 +378,18 @@ def test_many_batches_of_one_append_are_not_looked_into(tmp_path, monkeypatch):
     run(with_partition(tmp_path, test, topic=TopicConfig(compression_type="gzip")))
 
 
+def test_what_a_batch_unpacks_to_is_bounded_however_large_batches_may_be(tmp_path):
+    """Whoever may create a topic says how large: 12 MB were 384 MB unpacked."""
+
+    async def test(partition):
+        large = batch(bytes(70_000_000), compression="zstd")
+        with pytest.raises(BatchTooLarge, match="67108864"):
+            await partition.prepare(large)
+
+    topic = TopicConfig(compression_type="gzip", max_message_bytes=12_000_000)
+    run(with_partition(tmp_path, test, topic=topic))
+
+
 def test_batches_of_one_append_that_grow_to_much_are_refused(tmp_path):
     """Each is within the limit, a hundred kilobytes of them would be a hundred megabytes."""
 

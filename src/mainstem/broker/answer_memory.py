@@ -47,6 +47,8 @@ class AnswerMemory:
     def take(self, size: int) -> None:
         """So many bytes have been read, or are an answer."""
         self.held += size
+        if self.held > self.limit:
+            self._cut_off_the_slow()
 
     def give(self, size: int) -> None:
         """So many are free again."""

@@ -71,6 +71,8 @@ class Pending(msgspec.Struct):
     done: bool = False
     size: int = 0
     """Bytes of its frame."""
+    is_at_work: bool = False
+    """They are in memory until it is done, whether or not its client is still there."""
     answer_size: int = 0
     """Bytes of a large answer; small ones do not count."""
     meter: Any = None
@@ -226,8 +228,7 @@ class Connection(asyncio.BufferedProtocol):
         self._drop_requests()
         self._unsent.clear()
         self._arriving = None
-        # Records are parts of their frames until they are on the disk, whoever waits for that.
-        at_work = sum(each.size for each in self._unanswered if each.api_key == PRODUCE and not each.done)
+        at_work = sum(each.size for each in self._unanswered if each.is_at_work and not each.done)
         self._unanswered.clear()  # what is done is needed by nobody; what is at work is known where it is
         self._hold(at_work - self._held_bytes)
         self._memory.leave(self, at_work=max(at_work - ALLOWANCE, 0))
@@ -444,6 +445,7 @@ class Connection(asyncio.BufferedProtocol):
     def _start(self, frame: bytearray) -> None:
         pending, outcome = self.broker.dispatch.begin(self, frame)
         pending.size = len(frame)
+        pending.is_at_work = pending.api_key == PRODUCE or asyncio.iscoroutine(outcome)  # records are parts of frames
         self._unanswered.append(pending)
         self.idle_since = self.broker.clock.monotonic()
         self._mute_as_told(pending)  # what else has been sent waits already
@@ -466,6 +468,9 @@ class Connection(asyncio.BufferedProtocol):
         except Exception as error:
             self._fail(pending, error)
         else:
+            if pending.api_key != PRODUCE and isinstance(answer, Later | asyncio.Future):  # it waits for others
+                self._work_is_over(pending)
+                pending.is_at_work = False
             if isinstance(answer, Later):
                 answer.tell(partial(self._on_answer, pending))
             elif isinstance(answer, asyncio.Future):
@@ -522,9 +527,12 @@ class Connection(asyncio.BufferedProtocol):
             self._hold_answer(pending.answer_size)
 
     def _done(self, pending: Pending) -> None:
-        """What was asked is in memory no more; nor, of a client who has gone, what it had sent."""
+        """What was asked is in memory no more."""
         pending.request = None
-        if self._transport is GONE and pending.api_key == PRODUCE and pending.size:
+        self._work_is_over(pending)
+
+    def _work_is_over(self, pending: Pending) -> None:
+        if self._transport is GONE and pending.is_at_work and pending.size:
             self._hold(-pending.size)
             pending.size = 0
             self._memory.leave(self, at_work=max(self._held_bytes - ALLOWANCE, 0))

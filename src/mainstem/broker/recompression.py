@@ -1,12 +1,13 @@
 """The memory of batches that get the compression of their topic, which may be larger than what was sent.
 
-How much they grow is known afterwards. So a few appends are at that at a time, of addresses in turn; then what they
-have grown by is of the budget of requests, where that has room for it. Else an append keeps its place until it is
-durable: at most `PLACES` of them are beyond the budget.
+How much they grow is known afterwards. So a few appends are at that at a time, of the addresses that have taken least
+time; then what they have grown by is of the budget of requests, where that has room for it. Else an append keeps its
+place until it is durable: at most `PLACES` of them are beyond the budget.
 """
 
 import asyncio
-from collections import deque
+import time
+from collections import defaultdict, deque
 from typing import Final
 
 from mainstem.broker.request_memory import RequestMemory
@@ -20,7 +21,8 @@ class Places:
 
     def __init__(self, count: int = PLACES) -> None:
         self.free = count
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by address, that of the last one last
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by address
+        self._used: defaultdict[str, float] = defaultdict(float)  # seconds, by address, since somebody began to wait
 
     async def acquire(self, host: str) -> None:
         """Return when there is a place for a client of that address."""
@@ -33,33 +35,36 @@ class Places:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.release()
+                self.release(host, 0)
             raise
 
-    def release(self) -> None:
-        """A place is free: it is of the next one."""
-        for host in list(self._waiting):
-            waiting = self._waiting.pop(host)
-            while waiting:
-                turn = waiting.popleft()
-                if not turn.done():
-                    if waiting:
-                        self._waiting[host] = waiting
-                    turn.set_result(None)
-                    return
+    def release(self, host: str, seconds: float) -> None:
+        """An address has had a place for so long: it is of the one that has had least."""
+        self._used[host] += seconds
+        while self._waiting:
+            least = min(self._waiting, key=self._used.__getitem__)
+            waiting = self._waiting[least]
+            turn = waiting.popleft()
+            if not waiting:
+                del self._waiting[least]
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._used.clear()
         self.free += 1
 
 
 class Growth:
     """Of one append."""
 
-    __slots__ = ("_has_place", "_host", "_memory", "_places", "_taken")
+    __slots__ = ("_has_place", "_host", "_memory", "_places", "_since", "_taken")
 
     def __init__(self, memory: RequestMemory, places: Places, host: str) -> None:
         self._memory = memory
         self._places = places
         self._host = host
         self._has_place = False
+        self._since = 0.0
         self._taken = 0
 
     @property
@@ -70,7 +75,7 @@ class Growth:
     async def begin(self) -> None:
         """Return when it has its place."""
         await self._places.acquire(self._host)
-        self._has_place = True
+        self._has_place, self._since = True, time.monotonic()
 
     def came_to(self, size: int) -> None:
         """It has been, and is larger by `size`."""
@@ -90,4 +95,6 @@ class Growth:
 
     def _leave(self) -> None:
         self._has_place = False
-        self._places.release()
+        loop, seconds = asyncio.get_running_loop(), time.monotonic() - self._since
+        # In two turns, so that the next append of the same request is among those that wait.
+        loop.call_soon(loop.call_soon, self._places.release, self._host, seconds)

@@ -19,6 +19,7 @@ from mainstem.records.record import (
 
 _UNPACKED = 32
 """Times `max.message.bytes` that a batch may have unpacked, where the topic has to look inside."""
+_MOST_UNPACKED = 67_108_864  # bytes, where a batch may not be larger as it is: a client may set that for its topic
 _GROWN = 4  # times `max.message.bytes` that the batches of one append may grow by the topic's compression
 _MOST_RECORDS = 1_000_000  # that are looked into at once, which takes a second
 _MOST_BATCHES = 8  # that are looked into at once: Kafka takes one
@@ -137,9 +138,14 @@ def check_keys(header: BatchHeader, batch: bytes | memoryview, config: TopicConf
 def _unpacked(header: BatchHeader, batch: bytes | memoryview, config: TopicConfig, where: object) -> bytes:
     """The records' section; a few kilobytes that unpack to gigabytes are refused."""
     try:
-        return record_bytes(header, batch, limit=_UNPACKED * config.max_message_bytes)
+        return record_bytes(header, batch, limit=_most_unpacked(config))
     except UnpackedTooLarge as error:
-        raise BatchTooLarge(f"{where}: {error}, {_UNPACKED} times max.message.bytes") from None
+        raise BatchTooLarge(f"{where}: {error}; max.message.bytes is {config.max_message_bytes}") from None
+
+
+def _most_unpacked(config: TopicConfig) -> int:
+    most = config.max_message_bytes
+    return max(most, min(_UNPACKED * most, _MOST_UNPACKED))
 
 
 def rewrites(config: TopicConfig) -> bool:

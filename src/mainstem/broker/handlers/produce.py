@@ -82,15 +82,21 @@ class _Append:
     def let_go(self) -> None:
         """Of what it has grown to, as soon as no thread is at it any more."""
         prepared, self.prepared = self.prepared, None
-        if prepared is not None and not prepared.done():
+        if prepared is None:
+            self._end()
+        elif prepared.done():
+            self._forget(prepared)
+        else:
             prepared.add_done_callback(self._forget)
-        elif self.growth is not None:
-            self.growth.end()
 
     def _forget(self, prepared: "asyncio.Future[bytes | memoryview]") -> None:
         if not prepared.cancelled() and (error := prepared.exception()) is not None:
             error.__traceback__ = None  # which holds what was unpacked
-        self.let_go()
+        self._end()
+
+    def _end(self) -> None:
+        if self.growth is not None:
+            self.growth.end()
 
 
 def _result(prepared: "asyncio.Future[bytes | memoryview]") -> bytes | memoryview:
