@@ -1,6 +1,7 @@
 """ShareFetch: what contract tests cannot see, or take too long for."""
 
 import asyncio
+import gc
 import time
 import uuid
 
@@ -214,6 +215,26 @@ def test_each_partition_has_its_turn_though_others_have_more_than_is_asked_for(t
         assert turns == [0, 1, 3] * 3
 
     told(story, tmp_path)
+
+
+def test_who_finds_no_session_holds_nothing_while_it_waits(tmp_path):
+    """72 KB of partitions were 1.7 MB of objects, as long as the client said."""
+
+    async def story(broker, client, topic_id):
+        await fetch(client, topic_id, 0)
+        other = await Client.connect(broker)
+        partitions = [{"partition_index": number, "acknowledgement_batches": []} for number in range(3_000)]
+        wanted = [{"topic_id": topic_id, "partitions": partitions}]
+        numbers = {"max_wait": 3_600_000, "min_bytes": 1, "max_bytes": 1 << 20, "max_records": 1, "batch_size": 1}
+        member = {"group_id": "g", "member_id": "n", "share_session_epoch": 0}
+        other.send(78, 1, **member, **numbers, topics=wanted, forgotten_topics_data=[])
+        await until(lambda: len(broker.on_stop) == 1, "it waits")
+        left = [each for each in gc.get_objects() if type(each).__name__ in ("FetchPartition", "SessionPartition")]
+        assert len(left) < 10
+        other.close()
+        await until(lambda: not broker.on_stop, "it is over")
+
+    told(story, tmp_path, group_share_max_share_sessions=1)
 
 
 def test_sessions_are_limited(tmp_path):

@@ -61,7 +61,18 @@ async def share_fetch(request: Any, ctx: RequestContext) -> list[Any]:
         raise RequestError(Code.invalid_request, f"share acquire mode {request.share_acquire_mode} is not known")
     if renews:
         _check_renewal(request)
-    session = await _session(request, ctx, key)
+    refused = None
+    try:
+        session = _session(request, ctx, key)
+    except RequestError as error:
+        if error.code is not Code.share_session_limit_reached or request.share_session_epoch != INITIAL_EPOCH:
+            raise
+        refused = str(error)
+    if refused is not None:
+        seconds = request.max_wait.total_seconds()
+        del request
+        await _sleep(ctx, seconds)  # clients try again at once
+        raise RequestError(Code.share_session_limit_reached, refused)
     outcomes = {}
     if any(partition.acknowledgement_batches for topic in request.topics for partition in topic.partitions):
         outcomes = acknowledge(request, ctx, key, request.topics)
@@ -98,7 +109,7 @@ def _check_renewal(request: Any) -> None:
         raise RequestError(Code.invalid_request, f"{''.join(wrong)}if isRenewAck is true.")
 
 
-async def _session(request: Any, ctx: RequestContext, key: SessionKey) -> ShareSession | None:
+def _session(request: Any, ctx: RequestContext, key: SessionKey) -> ShareSession | None:
     """The session of this request; None: it is the last one."""
     share, epoch = ctx.broker.groups.share, request.share_session_epoch
     wanted = [
@@ -112,12 +123,7 @@ async def _session(request: Any, ctx: RequestContext, key: SessionKey) -> ShareS
     if epoch == INITIAL_EPOCH:
         if any(partition.acknowledgement_batches for topic in request.topics for partition in topic.partitions):
             raise RequestError(Code.invalid_request, "a new share session has nothing to acknowledge")
-        try:
-            return share.open_session(key, ctx.connection, wanted)
-        except RequestError as error:
-            if error.code is Code.share_session_limit_reached:  # clients try again at once
-                await _sleep(ctx, request.max_wait.total_seconds())
-            raise
+        return share.open_session(key, ctx.connection, wanted)
     forgotten = [
         SessionPartition(topic.topic_id or UUID(int=0), index)
         for topic in request.forgotten_topics_data

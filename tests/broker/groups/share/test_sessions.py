@@ -2,7 +2,7 @@ from uuid import UUID
 
 import pytest
 
-from mainstem.broker.groups.share.sessions import SessionKey, SessionPartition, ShareSessions
+from mainstem.broker.groups.share.sessions import MOST_OF_CONNECTION, SessionKey, SessionPartition, ShareSessions
 from mainstem.wire.errors import Code, RequestError
 
 A, B = SessionKey("g", "a"), SessionKey("g", "b")
@@ -64,6 +64,17 @@ def test_no_more_than_the_limit():
     sessions.open(A, 1, [])
     assert refused(sessions.open, B, 1, []) is Code.share_session_limit_reached
     assert sessions.get(B) is None
+
+
+def test_one_connection_leaves_others_some():
+    sessions = ShareSessions(1_000)
+    for number in range(MOST_OF_CONNECTION):
+        sessions.open(SessionKey("g", f"m{number}"), 1, [])
+    assert refused(sessions.open, SessionKey("g", "more"), 1, []) is Code.share_session_limit_reached
+    sessions.open(SessionKey("g", "m0"), 1, [])  # its own, anew
+    sessions.open(SessionKey("g", "more"), 2, [])
+    sessions.close(SessionKey("g", "m1"))
+    sessions.open(SessionKey("g", "again"), 1, [])
 
 
 def test_sessions_end_with_their_connection():

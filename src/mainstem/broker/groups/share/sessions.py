@@ -24,6 +24,10 @@ PARTITIONS_PER_SESSION: Final = 200
 _INT32_MAX: Final = 2**31 - 1
 
 
+MOST_OF_CONNECTION: Final = 64
+"""A client has one: who opens all that there are on one connection would leave others none."""
+
+
 class SessionKey(msgspec.Struct, frozen=True):
     """Whose session it is."""
 
@@ -108,6 +112,11 @@ class ShareSessions:
         if old is None and len(self._sessions) >= self._most:
             raise RequestError(
                 Code.share_session_limit_reached, f"there are {self._most} share sessions: no more are allowed"
+            )
+        of_connection = self._of_connections.get(connection_id, ())
+        if key not in of_connection and len(of_connection) >= MOST_OF_CONNECTION:
+            raise RequestError(
+                Code.share_session_limit_reached, f"there are {MOST_OF_CONNECTION} share sessions of this connection"
             )
         session = ShareSession(key, connection_id, partitions)
         self._check_room(len(session) - (0 if old is None else len(old)))
