@@ -10,6 +10,7 @@ import msgspec
 
 from bench.nexmark.fill import PROJECT, TOPICS
 from bench.nexmark.oracle import QUERIES
+from bench.nexmark.rivals.common import COMMIT_SECONDS
 from mainstem.client.internal import job_group
 from tests.support.ports import free_port
 
@@ -62,7 +63,14 @@ class Engine(Protocol):
         """Whether it is installed."""
 
     def run(
-        self, query: str, number: str, bootstrap: str, state: Path, *, tail: bool = False, commits: float = 1.0
+        self,
+        query: str,
+        number: str,
+        bootstrap: str,
+        state: Path,
+        *,
+        tail: bool = False,
+        commits: float = COMMIT_SECONDS,
     ) -> Run:
         """What is to be started. With `tail` it waits for more at the end; it commits each `commits` seconds."""
 
@@ -87,7 +95,14 @@ class Mainstem:
         self._settings = settings or {}
 
     def run(
-        self, query: str, number: str, bootstrap: str, state: Path, *, tail: bool = False, commits: float = 1.0
+        self,
+        query: str,
+        number: str,
+        bootstrap: str,
+        state: Path,
+        *,
+        tail: bool = False,
+        commits: float = COMMIT_SECONDS,
     ) -> Run:
         gateway = f"127.0.0.1:{free_port()}"
         command = [str(Path(sys.executable).with_name("mainstem")), "up", str(PROJECT), "--data", str(state / "data")]
@@ -147,7 +162,14 @@ class Rival:
         self._group, self._exactly_once, self._ends = group, exactly_once, ends
 
     def run(
-        self, query: str, number: str, bootstrap: str, state: Path, *, tail: bool = False, commits: float = 1.0
+        self,
+        query: str,
+        number: str,
+        bootstrap: str,
+        state: Path,
+        *,
+        tail: bool = False,
+        commits: float = COMMIT_SECONDS,
     ) -> Run:
         output = f"nexmark.{query}.{self.name}.{number}".replace(" ", "-")
         python = str(RIVALS / self._module / "bin" / "python")

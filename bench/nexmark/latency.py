@@ -26,6 +26,7 @@ from bench.nexmark import measure
 from bench.nexmark.engines import ENGINES, Engine, inputs_of
 from bench.nexmark.events import PARTITIONS, WINDOW_MS, generate
 from bench.nexmark.fill import IDS, TOPICS, pace, prepare, write_schemas, write_side
+from bench.nexmark.rivals.common import COMMIT_SECONDS
 from bench.report import RESULTS, Report
 from bench.servers import mainstem_server
 from mainstem.client.connection import Connection
@@ -58,7 +59,9 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=20_000, help="events per second")
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--only", default="q1,q5,q18", help=f"some of {', '.join(TIMES)}")
-    parser.add_argument("--commits", type=float, default=1, help="seconds from one commit of an engine to the next")
+    parser.add_argument(
+        "--commits", type=float, default=COMMIT_SECONDS, help="seconds from one commit of an engine to the next"
+    )
     parser.add_argument("--engines", default=",".join(ENGINES), help="with commas between them")
     parser.add_argument("--keep", type=Path, default=RESULTS, help="directory for what is printed")
     arguments = parser.parse_args()
@@ -68,7 +71,7 @@ def main() -> None:
 
 
 def steady(
-    queries: list[str], engines: list[Engine], rate: int, seconds: int, report: Report, commits: float = 1
+    queries: list[str], engines: list[Engine], rate: int, seconds: int, report: Report, commits: float = COMMIT_SECONDS
 ) -> None:
     """Each engine on each of the queries, of which those are left out whose rows have no time."""
     report.say(f"\n{rate:,} events/s for {seconds} s, a commit each {commits:g} s")

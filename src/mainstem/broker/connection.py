@@ -401,8 +401,7 @@ class Connection(asyncio.BufferedProtocol):
         return len(self._unanswered) >= self._most_requests or held >= most
 
     def _start_requests(self) -> None:
-        began = time.monotonic()
-        left, until = _MOST_AT_ONCE, began + _MOST_SECONDS
+        left, until = _MOST_AT_ONCE, time.monotonic() + _MOST_SECONDS
         self._others_turn = self._turn_is_over
         while not self._holding_back and not self._takes_none and not self._closing:
             if not self._requests:
@@ -445,7 +444,7 @@ class Connection(asyncio.BufferedProtocol):
     def _start(self, frame: bytearray) -> None:
         pending, outcome = self.broker.dispatch.begin(self, frame)
         pending.size = len(frame)
-        pending.is_at_work = pending.api_key == PRODUCE or asyncio.iscoroutine(outcome)  # records are parts of frames
+        pending.is_at_work = pending.api_key == PRODUCE  # records are parts of its frame
         self._unanswered.append(pending)
         self.idle_since = self.broker.clock.monotonic()
         self._mute_as_told(pending)  # what else has been sent waits already
@@ -454,7 +453,7 @@ class Connection(asyncio.BufferedProtocol):
         elif isinstance(outcome, asyncio.Future):
             outcome.add_done_callback(lambda future: self._on_future(pending, future))
         elif asyncio.iscoroutine(outcome):
-            self._holding_back = True
+            self._holding_back = pending.is_at_work = True
             self.broker.beginning_bytes += pending.size
             self.broker.spawn(self._finish_coroutine(pending, outcome), name=f"api {pending.api_key}")
         else:

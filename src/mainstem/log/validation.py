@@ -199,14 +199,12 @@ def prepare(batches: bytes | memoryview, config: TopicConfig, now_ms: int, where
         if count > _MOST_RECORDS:
             raise BatchTooLarge(f"{where}: more than {_MOST_RECORDS:,} records at once, for a topic that looks inside")
         if len(parts) >= _MOST_BATCHES:
-            parts.clear()
             raise InvalidRecord(f"{where}: more than {_MOST_BATCHES} batches at once, for a topic that looks inside")
         check_batch(header, batch, config, now_ms, where)
         parts.append(recompress(header, batch, config, where))
         size += len(parts[-1])
         # A client sends one batch; others may send more.
         if size > len(batches) + _GROWN * config.max_message_bytes:
-            parts.clear()  # the error's traceback would keep them
             raise BatchTooLarge(f"{where}: {len(batches)} bytes of batches grow to more than {size}")
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
