@@ -201,6 +201,8 @@ def no_synchronous_standby(pipeline):
     """A commit waits for a standby that there is not."""
     pipeline.source.run("ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
     wait_until(lambda: pipeline.source.run("SHOW synchronous_standby_names") == [("nobody",)], "the setting is read")
+    # Commits wait from when the checkpointer has read it, which may be amid a checkpoint: with the next it has.
+    pipeline.source.run("CHECKPOINT")
     try:
         yield
     finally:
