@@ -938,11 +938,13 @@ def test_bytes_that_drip_keep_no_connection(tmp_path):
     asyncio.run(check(tmp_path))
 
 
-async def who_takes_little(broker):
+async def who_takes_little(broker, address=None):
     """A connection whose client reads nothing, and has little room for what it does not read."""
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.setblocking(False)
+    if address is not None:
+        client.bind((address, 0))
     await asyncio.get_running_loop().sock_connect(client, (broker.host, broker.port))
     return client
 
@@ -985,7 +987,7 @@ def test_clients_that_take_nothing_of_a_fetch_share_one_budget_and_are_cut_off_w
             for _ in range(2):  # the sockets may have taken some more before the first look
                 clock.advance_ms(int(PATIENCE_SECONDS * 1000))
                 await fetched()
-            await until(lambda: broker.answer_memory.held == 0, "those who took nothing are cut off")
+            await until(lambda: broker.fetched_memory.held == 0, "those who took nothing are cut off")
             assert await fetched() > limit - 2 * batch
             for each in slow:
                 each.close()
@@ -1010,6 +1012,70 @@ def test_no_further_request_is_started_while_there_is_much_to_send(tmp_path):
     asyncio.run(check(tmp_path))
 
 
+def test_answers_that_nobody_knows_the_size_of_before_are_held_as_far_as_there_is_room(tmp_path):
+    """Each connection was given its own, until who took nothing was cut off after half a minute."""
+    limit, size = 40_000_000, 9_000_000
+    join = {"group_id": "g", "session_timeout": 600_000, "rebalance_timeout": 600_000, "protocol_type": "x"}
+    describe = frame(15, 0, 1, {"groups": ["g"]})
+
+    async def check(directory) -> None:
+        config = BrokerConfig(port=0, queued_max_request_bytes=limit // 4, group_initial_rebalance_delay_ms=0)
+        async with running(directory, ManualClock(), config) as broker:
+            client = Client(*await asyncio.open_connection(broker.host, broker.port, limit=2 * size))
+            protocols = [{"name": "p", "metadata": bytes(size)}]
+            member = await client.call(11, 3, member_id="", protocols=protocols, **join)
+            joined = {"group_id": "g", "generation_id": member.generation_id, "member_id": member.member_id}
+            await client.call(14, 2, **joined, assignments=[{"member_id": member.member_id, "assignment": b""}])
+            slow = [await who_takes_little(broker, "127.0.0.2" if not n else None) for n in range(12)]
+            for each in slow:
+                await asyncio.get_running_loop().sock_sendall(each, describe)
+                await asyncio.get_running_loop().sock_recv(each, 1)
+                assert size <= broker.unasked_memory.held <= limit + 2 * size
+            await until(lambda: len(broker.connections) <= 6, "the others are cut off")
+            described = await client.call(15, 0, groups=["g"])
+            assert len(described.groups[0].members[0].member_metadata) == size
+            assert "/127.0.0.2" in {each.client_host for each in broker.connections}, "it has less than the others"
+            for each in (client, *slow):
+                each.close()
+
+    asyncio.run(check(tmp_path))
+
+
+def test_answers_behind_a_request_that_waits_make_room_for_others(tmp_path):
+    """Their client did not even have to keep from reading: two of them had all the room for half an hour."""
+    clock, limit, batch = ManualClock(), 4 << 20, 900_000
+
+    async def check(directory) -> None:
+        config = BrokerConfig(port=0, queued_max_request_bytes=limit // 4, group_initial_rebalance_delay_ms=3_000_000)
+        async with running(directory, clock, config) as broker:
+            log = (await broker.topics.create("t", 1, {})).logs[0]
+            for _ in range(5):
+                await log.append(build_batch([Record(0, 1, None, b"x" * batch)]))
+            wanted = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 50_000_000}]
+            fetch = {"max_bytes": 50_000_000, "topics": [{"topic": "t", "partitions": wanted}]}
+            join = {"group_id": "g", "session_timeout": 300_000, "rebalance_timeout": 300_000, "protocol_type": "x"}
+            behind = await Client.connect(broker)
+            behind.send(11, 3, **join, protocols=[{"name": "p", "metadata": b""}])
+            behind.send(1, 4, max_wait=0, min_bytes=1, **fetch)
+            await until(lambda: broker.fetched_memory.held >= limit - batch, "its answer is made")
+            client = await Client.connect(broker)
+
+            async def fetched():
+                answer = await client.call(1, 4, max_wait=0, min_bytes=1, **fetch)
+                return len(answer.responses[0].partitions[0].records)
+
+            assert await fetched() < 2 * batch
+            for _ in range(2):
+                clock.advance_ms(int(PATIENCE_SECONDS * 1000))
+                await fetched()
+            await until(lambda: broker.fetched_memory.held == 0, "it is cut off")
+            assert await fetched() > limit - 2 * batch
+            for each in (behind, client):
+                each.close()
+
+    asyncio.run(check(tmp_path))
+
+
 def test_a_client_that_takes_no_answers_is_idle_in_the_end(tmp_path):
     """It was closed once it had taken what it did not take: never."""
     clock = ManualClock()
@@ -1024,7 +1090,7 @@ def test_a_client_that_takes_no_answers_is_idle_in_the_end(tmp_path):
             clock.advance_ms(600_000)
             broker.close_idle_connections()
             await until(lambda: not broker.connections, "it is gone")
-            assert broker.answer_memory.held == 0
+            assert broker.fetched_memory.held == 0
             client.close()
 
     asyncio.run(check(tmp_path))

@@ -359,7 +359,7 @@ def test_what_a_client_does_not_take_counts_until_it_does_or_is_cut_off(authorit
             for _ in range(2):  # the sockets may have taken some more before the first look
                 clock.advance_ms(int(PATIENCE_SECONDS * 1000))
                 await client.call(1, 4, **fetch)
-            await until(lambda: broker.answer_memory.held == 0, "those who took nothing are cut off")
+            await until(lambda: broker.fetched_memory.held == 0, "those who took nothing are cut off")
             answer = await client.call(1, 4, **fetch)
             assert len(answer.responses[0].partitions[0].records) > limit - 2 * batch
             for each in (client, *slow):

@@ -119,7 +119,7 @@ def test_answers_come_whole_and_in_order(tmp_path, slices, loop, slow):
                     assert (await answer(reader, 3, 1)).brokers
                 else:
                     assert await records(reader) in ((content, None, b"") if slow else (content,))
-            assert broker.answer_memory.held == 0
+            assert broker.fetched_memory.held == 0
             writer.close()
 
     run(check(), loop)
@@ -169,7 +169,7 @@ def test_a_file_that_is_cut_or_fails_amid_its_answer_ends_the_connection(tmp_pat
             with suppress(ConnectionError):
                 assert len(await reader.read()) < SIZE
             await until(lambda: not broker.connections, "it is gone")
-            assert broker.answer_memory.held == 0
+            assert broker.fetched_memory.held == 0
             writer.close()
             reader, writer = await asyncio.open_connection(broker.host, broker.port)
             monkeypatch.setattr(SystemFile, "cached_share", lambda *_: 0.0)
@@ -192,7 +192,7 @@ def test_clients_that_leave_amid_an_answer_leave_nothing(tmp_path, slices, loop)
                     await reader.readexactly(read)
                 writer.transport.abort()
                 await until(lambda: not broker.connections, "it is gone")
-                assert broker.answer_memory.held == 0
+                assert broker.fetched_memory.held == 0
                 assert slices
                 slices.clear()
 
@@ -218,12 +218,12 @@ def test_nothing_overtakes_what_the_transport_has(tmp_path, slices, loop):
                 chunks = [b"HEAD", *found.pieces, b"TAIL"]
                 pending = Pending(1, 4, 1, "c", None, chunks=chunks, done=True, answer_size=found.size)
                 connection._unanswered.append(pending)
-                connection._hold_answer(found.size)
+                connection._hold_answer(pending)
                 connection._flush()
                 while len(got) < before + found.size + 8:
                     got += await asyncio.get_running_loop().sock_recv(client, 1 << 20)
                 assert got == b"A" * before + b"HEAD" + b"".join(each.read() for each in found.pieces) + b"TAIL"
-                await until(lambda: broker.answer_memory.held == 0, "it is taken")
+                await until(lambda: broker.fetched_memory.held == 0, "it is taken")
 
     run(check(), loop)
 
@@ -258,7 +258,7 @@ def test_a_client_that_is_slow_has_a_megabyte_of_its_answer_in_memory(tmp_path, 
             found = await records(reader)
             assert 15_000_000 < len(found) <= 16 << 20
             assert found == content[: len(found)]
-            await until(lambda: broker.answer_memory.held == 0, "it is taken")
+            await until(lambda: broker.fetched_memory.held == 0, "it is taken")
             writer.write(fetch(len(found) * log.high_watermark // len(content)))
             assert await records(reader) == content[len(found) :]
             writer.write(fetch())
@@ -305,7 +305,7 @@ def test_what_comes_back_from_the_disk_while_it_waits_for_the_client_is_not_sent
             # What is on its way when the connection is reset may be lost: on a busy machine 60 KB were.
             assert last.position - 1_000_000 <= len(records_of_it) <= last.position, "what is right"
             assert content.startswith(records_of_it)
-            assert broker.answer_memory.held == 0
+            assert broker.fetched_memory.held == 0
             writer.close()
 
     run(check(), loop)
@@ -344,7 +344,7 @@ def test_a_client_that_has_said_that_it_is_done_and_takes_nothing_is_idle(tmp_pa
             await until(lambda: connection.idle, "it counts for nothing")
             connection.abort()
             await until(lambda: not broker.connections, "it is gone")
-            assert broker.answer_memory.held == 0
+            assert broker.fetched_memory.held == 0
             writer.close()
 
     run(check(), loop)
@@ -368,7 +368,7 @@ def test_whatever_goes_wrong_amid_an_answer_ends_the_connection(tmp_path, monkey
             with suppress(ConnectionError):
                 assert len(await reader.read()) < 2_000
             await until(lambda: not broker.connections, "it is gone")
-            assert broker.answer_memory.held == 0
+            assert broker.fetched_memory.held == 0
             writer.close()
 
     run(check(), loop)
@@ -383,7 +383,7 @@ def test_a_fetch_that_waits_holds_no_files(tmp_path):
             _, writer = await asyncio.open_connection(broker.host, broker.port)
             writer.write(fetch(partitions=20, max_wait=60_000, min_bytes=40_000_000))
             await until(lambda: broker.topics.get("t").logs[-1]._listeners, "it waits")
-            assert broker.answer_memory.held == 0
+            assert broker.fetched_memory.held == 0
             assert sum(each.name.endswith(".log") and tmp_path in each.parents for each in _open_files()) <= 4
             writer.close()
 

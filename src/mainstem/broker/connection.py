@@ -9,7 +9,8 @@ back. Answers leave in the order of their requests, whatever finished first.
 
 Back-pressure. Reading stops while `queued_max_requests` requests are unanswered, while all connections together hold
 `queued_max_request_bytes` bytes of requests (`request_memory`), or while the client does not take its answers. What
-they hold of answers counts as well (`answer_memory`), until the socket has taken it.
+they hold of answers counts as well (`answer_memory`), until the socket has taken it: what a fetch has read, and what
+other large answers are, each by itself.
 """
 
 import asyncio
@@ -32,10 +33,13 @@ from mainstem.core.causes import one_line
 from mainstem.core.errors import MainstemError
 from mainstem.core.logging import get_logger
 from mainstem.wire.errors import MalformedFrame
+from mainstem.wire.fetch import API_KEY as FETCH
 from mainstem.wire.frames import SIZE
 from mainstem.wire.produce import API_KEY as PRODUCE
+from mainstem.wire.share_fetch import API_KEY as SHARE_FETCH
 
 if TYPE_CHECKING:
+    from mainstem.broker.answer_memory import AnswerMemory
     from mainstem.broker.listeners import Listener
     from mainstem.broker.security.sasl import Authentication
     from mainstem.broker.server import Broker
@@ -47,6 +51,7 @@ _MOST_AT_ONCE = 32
 _MOST_SECONDS = 0.002
 # Of requests whose coroutines have not begun: decoded, they are up to 24 times as large.
 _MOST_BEGINNING = 262_144
+_FETCHES: Final = (FETCH, SHARE_FETCH)  # which ask for room before they read
 GOOD_BYE_SECONDS: Final = 5.0  # for the client to take what was written, and to answer the end of TLS
 
 # How what others send begins, who took this port for theirs; as a size it is more than any limit's.
@@ -111,9 +116,10 @@ class Connection(asyncio.BufferedProtocol):
         self._memory = broker.request_memory
         self._waits_for_room = False
         self._held_bytes = 0  # of the frame that arrives, and of requests that have no answer yet
-        self._answer_memory = broker.answer_memory
+        self._fetched = broker.fetched_memory
+        self._unasked = broker.unasked_memory
         self._held_answers = 0  # bytes of answers that the socket has not taken yet
-        self._written = 0  # of them, what the transport was given, or is to be given from `_unsent`
+        self._written: list[Pending] = []  # of them, what the transport was given, or is to be given from `_unsent`
         self._unsent: deque[Any] = deque()  # chunks, from a part of a file on, that wait until the socket takes more
         self.idle_since = broker.clock.monotonic()
         """When the last request came or the last answer left."""
@@ -232,8 +238,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unanswered.clear()  # what is done is needed by nobody; what is at work is known where it is
         self._hold(at_work - self._held_bytes)
         self._memory.leave(self, at_work=max(at_work - ALLOWANCE, 0))
-        self._answer_memory.give(self._held_answers)
-        self._answer_memory.goes_on(self)
+        self._let_go_of_answers()
         self.broker.connections.discard(self)
         self.broker.strangers.go(self)
         if not at_work:
@@ -317,12 +322,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._writing_paused = True
-        self._answer_memory.stopped(self)
         self._adjust_reading()
 
     def resume_writing(self) -> None:
         self._writing_paused = False
-        self._answer_memory.goes_on(self)
         if not self._unsent:
             self._let_go_of_written()
         self._loop.call_soon(self._go_on)
@@ -397,8 +400,8 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def _has_enough(self) -> bool:
         """It is to take answers before it gets more of them: one, where others want the memory."""
-        held, most = self._held_answers, _MOST_ANSWERS if self._answer_memory.has_room else 1
-        return len(self._unanswered) >= self._most_requests or held >= most
+        most = _MOST_ANSWERS if self._fetched.has_room and self._unasked.has_room else 1
+        return len(self._unanswered) >= self._most_requests or self._held_answers >= most
 
     def _start_requests(self) -> None:
         left, until = _MOST_AT_ONCE, time.monotonic() + _MOST_SECONDS
@@ -505,8 +508,7 @@ class Connection(asyncio.BufferedProtocol):
             self._fail(pending, error)
             return
         self._done(pending)
-        if pending.answer_size:
-            self._hold_answer(pending.answer_size)
+        self._hold_answer(pending)
         self._mute_as_told(pending)
 
     def _fail(self, pending: Pending, error: BaseException) -> None:
@@ -522,8 +524,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         finally:
             self._done(pending)
-        if pending.answer_size:
-            self._hold_answer(pending.answer_size)
+        self._hold_answer(pending)
 
     def _done(self, pending: Pending) -> None:
         """What was asked is in memory no more."""
@@ -538,10 +539,25 @@ class Connection(asyncio.BufferedProtocol):
             if not self._held_bytes:
                 self.count_no_more()
 
-    def _hold_answer(self, size: int) -> None:
-        if not self._closing:  # else it is not sent
-            self._held_answers += size
-            self._answer_memory.take(size)
+    def _memory_of(self, pending: Pending) -> "AnswerMemory":
+        return self._fetched if pending.api_key in _FETCHES else self._unasked
+
+    def _hold_answer(self, pending: Pending) -> None:
+        if pending.answer_size and not self._closing:  # else it is not sent
+            self._held_answers += pending.answer_size
+            self._memory_of(pending).hold(self, pending.answer_size)
+
+    def _let_go_of_written(self) -> None:
+        for pending in self._written:
+            self._held_answers -= pending.answer_size
+            self._memory_of(pending).let_go(self, pending.answer_size)
+        self._written.clear()
+
+    def _let_go_of_answers(self) -> None:
+        self._held_answers = 0
+        self._written.clear()
+        self._fetched.leave(self)
+        self._unasked.leave(self)
 
     def _go_on(self) -> None:
         self._flush_scheduled = False
@@ -556,12 +572,15 @@ class Connection(asyncio.BufferedProtocol):
             self._send()
             return
         chunks: list[Any] = []
-        free = written = 0
+        large: list[Pending] = []
+        free = 0
         while unanswered and unanswered[0].done:
             answered = unanswered.popleft()
             chunks += answered.chunks
             free += answered.size
-            written += answered.answer_size
+            if answered.answer_size:
+                answered.chunks = []
+                large.append(answered)
         if not self._closing:  # else all was given back
             self._hold(-free)
             if self._memory.turn is self:
@@ -571,8 +590,8 @@ class Connection(asyncio.BufferedProtocol):
             self._drained.set_result(None)
         if self._closing or not chunks:
             return
-        self._written += written
-        if self._unsent or (written and (not self.takes_slices or sending.has_slices(chunks))):
+        self._written += large
+        if self._unsent or (large and (not self.takes_slices or sending.has_slices(chunks))):
             self._unsent += chunks
             self._send()
             return
@@ -580,7 +599,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(chunks[0])
         else:
             self._transport.writelines(chunks)
-        if written and not self._writing_paused:
+        if large and not self._writing_paused:
             self._let_go_of_written()
 
     def _send(self) -> None:
@@ -603,11 +622,6 @@ class Connection(asyncio.BufferedProtocol):
                 self._close_transport()
         if self._unsent or self._requests:
             self._flush_soon()
-
-    def _let_go_of_written(self) -> None:
-        self._held_answers -= self._written
-        self._answer_memory.give(self._written)
-        self._written = 0
 
     @property
     def arrived_bytes(self) -> int:
@@ -767,4 +781,5 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = True
         self._drop_requests()
         self._unsent.clear()
+        self._let_go_of_answers()
         self._transport.abort()

@@ -45,6 +45,7 @@ _FIRST = (3, 17, 18, 36)  # Metadata, SaslHandshake, ApiVersions, SaslAuthentica
 _GOOD_BYE_SECONDS = 1.0
 _IDLE_CHECK_SECONDS = 10.0
 _STRANGERS_SHARE = 8
+_ANSWERS_SHARE = 4
 
 log = get_logger()
 
@@ -74,7 +75,9 @@ class Broker:
     """Of clients that have to say who they are, until they have: they do not stand in one queue with those who have."""
     growth: Callable[[str], Growth]
     """For an append of an address, that may be larger than what was sent."""
-    answer_memory: AnswerMemory
+    fetched_memory: AnswerMemory
+    unasked_memory: AnswerMemory
+    """Of large answers to other requests than fetches."""
     handshakes: Handshakes
 
     def __init__(self, config: BrokerConfig, log: LogDirectory, clock: Clock | None = None) -> None:
@@ -133,7 +136,8 @@ class Broker:
         self.request_memory = memory(self.config.queued_max_request_bytes)
         self.growth = partial(Growth, self.request_memory, Places())
         self.strangers_memory = memory(max(self.config.queued_max_request_bytes // _STRANGERS_SHARE, 1))
-        self.answer_memory = AnswerMemory(4 * self.config.queued_max_request_bytes, self.clock)
+        self.fetched_memory = AnswerMemory(_ANSWERS_SHARE * self.config.queued_max_request_bytes, self.clock)
+        self.unasked_memory = AnswerMemory(self.fetched_memory.limit, self.clock, patience=0)
         self.handshakes = Handshakes(self.clock, self.loop.call_later)
         self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
         keep_from_forks(self)

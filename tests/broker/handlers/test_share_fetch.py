@@ -170,17 +170,17 @@ def test_the_memory_of_answers_is_given_back(tmp_path):
         await append(broker, b"x" * 50_000, number=1)
         assert acquired(await fetch(client, topic_id, 0, (0, 1))) == [(0, 0)], "of the first one that is open"
         assert acquired(await fetch(client, topic_id, 1, ())) == [(0, 0)]
-        assert broker.answer_memory.held == 0
+        assert broker.fetched_memory.held == 0
         await append(broker, b"x" * 50_000)
         await append(broker, b"x" * 50_000, number=1)
-        broker.answer_memory.take(broker.answer_memory.limit)
+        broker.fetched_memory.take(broker.fetched_memory.limit)
         assert len(acquired(await fetch(client, topic_id, 2, ()))) == 1, "no room: the first batch alone"
-        broker.answer_memory.give(broker.answer_memory.limit)
+        broker.fetched_memory.give(broker.fetched_memory.limit)
         assert len(acquired(await fetch(client, topic_id, 3, ()))) == 1
         await append(broker, b"a")
         await append(broker, b"a", number=1)
         assert len(acquired(await fetch(client, topic_id, 4, ()))) == 2
-        assert broker.answer_memory.held == 0
+        assert broker.fetched_memory.held == 0
 
     told(story, tmp_path)
 

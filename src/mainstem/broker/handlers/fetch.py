@@ -156,7 +156,7 @@ class _Fetch:
         self._is_cut = False  # some partition has more than it gave
         self._deadline = ctx.broker.loop.time() + request.max_wait.total_seconds()
         self._logs: list[PartitionLog] = []
-        self._memory = ctx.broker.answer_memory
+        self._memory = ctx.broker.fetched_memory
         self._held = 0  # bytes of records that were read
 
     async def run(self) -> list[FetchedPartition]:

@@ -155,7 +155,7 @@ class _ShareFetch:
             self._max_bytes = min(self._max_bytes, most)
         self._min_bytes: int = max(min(request.min_bytes, self._max_bytes), 1)
         self._deadline = ctx.broker.loop.time() + request.max_wait.total_seconds()
-        self._memory = ctx.broker.answer_memory
+        self._memory = ctx.broker.fetched_memory
         self._held = 0  # bytes of records that were read
         self._open: dict[SessionPartition, OpenPartition] = {}
         self._failed: set[SessionPartition] = set()
