@@ -164,6 +164,16 @@ class Connection(asyncio.BufferedProtocol):
         if not self._closing:
             self._go_on()
 
+    def _call_later(self, seconds: float, callback: Callable[[], None]) -> None:
+        """Unless the client has gone by then."""
+
+        def due() -> None:
+            self.on_close.discard(cancel)
+            callback()
+
+        cancel = self._loop.call_later(seconds, due).cancel
+        self.on_close.add(cancel)
+
     def all_is_served(self) -> None:
         """The broker has started: take the request that waited for it."""
         if self._waits_for_start:
@@ -224,8 +234,7 @@ class Connection(asyncio.BufferedProtocol):
             log.info("connection_throttled", client=self.client_host, seconds=wait)
             self._closing = True
             self._loop.call_soon(self._adjust_reading)  # uvloop begins to read after this call
-            timer = self._loop.call_later(wait, self._transport.abort)
-            self.on_close.add(timer.cancel)
+            self._call_later(wait, self._transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if isinstance(exc, SSLError):
@@ -315,8 +324,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._has_ended
 
     def _end_where_nothing_goes_on(self) -> None:
-        timer = self._loop.call_later(GOOD_BYE_SECONDS, self._end_where_nothing_goes_on)
-        self.on_close.add(timer.cancel)
+        self._call_later(GOOD_BYE_SECONDS, self._end_where_nothing_goes_on)
         if self.broker.clock.monotonic() - self.idle_since >= GOOD_BYE_SECONDS:
             self.close()
 
@@ -699,8 +707,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         if self._malformed is None:
             self._malformed = error
-            timer = self._loop.call_later(GOOD_BYE_SECONDS, self._refuse, error)
-            self.on_close.add(timer.cancel)
+            self._call_later(GOOD_BYE_SECONDS, partial(self._refuse, error))
 
     def _refuse(self, error: MainstemError) -> None:
         log.info("connection_refused", client=self.client_host, reason=str(error))
@@ -756,8 +763,7 @@ class Connection(asyncio.BufferedProtocol):
         self.stop_reading()
         if not self._closing:
             self._closing = True
-            timer = self._loop.call_later(GOOD_BYE_SECONDS, self.abort)
-            self.on_close.add(timer.cancel)
+            self._call_later(GOOD_BYE_SECONDS, self.abort)
         if self._unsent:
             self._flush_soon()  # a part in a turn, then it is closed
         else:
