@@ -5,30 +5,35 @@ import pytest
 from mainstem.broker.answer_memory import PATIENCE_SECONDS, AnswerMemory
 from mainstem.core import ManualClock
 
+HERE, THERE = "/10.0.0.1", "/10.0.0.2"
+
 
 class Connection:
     """Its client takes what the test says."""
 
-    def __init__(self, memory, size=0, host="/127.0.0.1"):
+    def __init__(self, memory, size=0, host=HERE):
         self.memory = memory
         self.client_host = host
-        self.unsent_bytes = 0
+        self.untaken_bytes = size
         self.aborted = False
         if size:
             memory.hold(self, size)
-            self.unsent_bytes = size
 
     def takes(self, size):
         """As the socket takes it; it is let go only when all has left."""
-        self.unsent_bytes -= size
+        self.untaken_bytes -= size
 
     def abort(self):
         self.aborted = True
         self.memory.leave(self)
 
 
+def memory_of(limit, clock=None, call_soon=lambda _: None, *, is_asked=True):
+    return AnswerMemory(limit, clock or ManualClock(), call_soon, is_asked=is_asked)
+
+
 def test_room_is_given_as_far_as_there_is_some():
-    memory = AnswerMemory(10, ManualClock())
+    memory = memory_of(10)
     assert memory.reserve(6) == 6
     assert memory.reserve(6) == 4
     assert memory.reserve(6) == 0
@@ -38,7 +43,7 @@ def test_room_is_given_as_far_as_there_is_some():
 
 
 def test_what_a_client_has_taken_is_room_again():
-    memory = AnswerMemory(10, ManualClock())
+    memory = memory_of(10)
     client = Connection(memory, 6)
     memory.hold(client, 3)
     memory.let_go(client, 6)
@@ -50,7 +55,7 @@ def test_what_a_client_has_taken_is_room_again():
 
 def test_who_takes_nothing_is_cut_off_where_room_is_wanted():
     clock = ManualClock()
-    memory = AnswerMemory(100, clock)
+    memory = memory_of(100, clock)
     stuck, slow = (Connection(memory, 50) for _ in range(2))
     clock.advance_ms(int(PATIENCE_SECONDS * 1000))
     slow.takes(1)
@@ -69,21 +74,19 @@ def test_who_takes_nothing_is_cut_off_where_room_is_wanted():
 def test_an_answer_that_waits_behind_a_request_of_its_own_client_is_not_taken_either():
     """Only clients whose sockets were full were cut off; these held what they had for as long as they liked."""
     clock = ManualClock()
-    memory = AnswerMemory(100, clock)
-    behind = Connection(memory)
-    memory.hold(behind, 100)
-    for _ in range(2):  # the first look finds that it is not sent yet
-        clock.advance_ms(int(PATIENCE_SECONDS * 1000))
-        memory.reserve(1)
+    memory = memory_of(100, clock)
+    behind = Connection(memory, 100)
+    clock.advance_ms(int(PATIENCE_SECONDS * 1000))
+    memory.reserve(1)
     assert behind.aborted
 
 
-def test_without_patience_it_is_the_address_with_most_whose_clients_make_room():
+def test_who_takes_nothing_of_an_address_that_holds_most_makes_room_for_what_nobody_asked_for():
     clock = ManualClock()
-    memory = AnswerMemory(800, clock, patience=0)
-    other = Connection(memory, 150, host="/10.0.0.1")
+    memory = memory_of(800, clock, is_asked=False)
+    other = Connection(memory, 150, host=THERE)
     many = [Connection(memory, 100) for _ in range(6)]
-    clock.advance_ms(1)
+    clock.advance_ms(1000)
     many[0].takes(1)
     latest = Connection(memory, 100)
     assert [each.aborted for each in many] == [False, True, True, False, False, False], "an eighth is free"
@@ -91,10 +94,60 @@ def test_without_patience_it_is_the_address_with_most_whose_clients_make_room():
     assert memory.held == 650
 
 
-@pytest.mark.parametrize("patience", [0, PATIENCE_SECONDS])
-def test_one_answer_may_be_larger_than_all_the_room(patience):
+def test_none_is_made_for_an_address_that_holds_some_of_what_is_used_up():
+    """Clients that asked at once, and read as fast as they could, were cut off: 287 of 600."""
     clock = ManualClock()
-    memory = AnswerMemory(100, clock, patience=patience)
+    memory = memory_of(800, clock, is_asked=False)
+    assert memory.may_make(HERE)
+    readers = [Connection(memory, 400) for _ in range(2)]
+    assert not memory.may_make(HERE)
+    assert memory.may_make(THERE)
+    for _ in range(20):
+        clock.advance_ms(500)
+        for reader in readers:
+            reader.takes(1)
+        assert not memory.may_make(HERE)
+    assert not any(each.aborted for each in readers), "they go on"
+    clock.advance_ms(1000)
+    assert memory.may_make(HERE)
+    assert [each.aborted for each in readers] == [True, False]
+
+
+def test_who_goes_on_is_cut_off_only_where_twice_as_much_is_held_and_after_who_takes_nothing():
+    clock = ManualClock()
+    memory = memory_of(800, clock, is_asked=False)
+    readers = [Connection(memory, 200, host=THERE) for _ in range(4)]
+    others = []
+    for number in range(8):
+        clock.advance_ms(100)
+        for reader in readers:
+            reader.takes(10)
+        others.append(Connection(memory, 100, host=f"/10.0.1.{number}"))
+    assert not any(each.aborted for each in (*readers, *others))
+    clock.advance_ms(100)
+    for reader in readers:
+        reader.takes(10)
+    others.append(Connection(memory, 100, host="/10.0.2.1"))
+    assert [each.aborted for each in others] == [True] * 4 + [False] * 5
+    assert not any(each.aborted for each in readers)
+
+
+def test_what_is_made_in_a_turn_of_the_loop_is_bounded():
+    """Nothing of it can be taken meanwhile: 120 answers of 14 MB were made at once."""
+    turns = []
+    memory = memory_of(800, call_soon=turns.append, is_asked=False)
+    client = Connection(memory, 100)
+    assert not memory.turn_is_full
+    memory.hold(client, 1)
+    assert memory.turn_is_full
+    (turn,) = turns
+    turn()
+    assert not memory.turn_is_full
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_one_answer_may_be_larger_than_all_the_room(is_asked):
+    memory = memory_of(100, is_asked=is_asked)
     large = Connection(memory, 1000)
     assert not large.aborted
     assert not memory.has_room

@@ -99,6 +99,62 @@ def test_places_are_of_the_addresses_that_have_had_them_least():
     asyncio.run(check())
 
 
+async def producers(places, host, count, *, until_served, served):
+    """So many at once, each asking again when it has had its place for a while, until all together had it so often."""
+
+    async def work():
+        while len(served) < until_served:
+            await places.acquire(host)
+            served.append(host)
+            await asyncio.sleep(0)
+            places.release(host, 0.1)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(count):
+            group.create_task(work())
+
+
+def test_an_address_that_comes_later_does_not_make_up_for_the_time_before():
+    """It had all places until it had used as many seconds: others waited as long as they had been at it, 22 s."""
+
+    async def check() -> None:
+        places, served = Places(), []
+        async with asyncio.TaskGroup() as group:
+            group.create_task(producers(places, HERE, 4, until_served=600, served=served))
+            while len(served) < 300:
+                await asyncio.sleep(0)
+            group.create_task(producers(places, THERE, 4, until_served=600, served=served))
+        later = served[300:600]
+        assert 140 <= later.count(THERE) <= 160
+        assert all(HERE in later[at : at + 8] for at in range(290))
+
+    asyncio.run(check())
+
+
+def test_addresses_that_come_once_do_not_keep_others_waiting():
+    """Each began as one that had had nothing, so whoever had had something waited as long as new ones came."""
+
+    async def check() -> None:
+        places, served = Places(), []
+
+        async def newcomers(number):
+            while len(served) < 600:
+                host = f"/10.1.{number}.{len(served)}"
+                await places.acquire(host)
+                served.append(host)
+                await asyncio.sleep(0)
+                places.release(host, 0.1)
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(6):
+                group.create_task(newcomers(number))
+            group.create_task(producers(places, HERE, 1, until_served=600, served=served))
+        assert all(HERE in served[at : at + 20] for at in range(580))
+        assert (places.free, places._waiting, places._used) == (PLACES, {}, {})
+
+    asyncio.run(check())
+
+
 def test_a_request_of_many_partitions_waits_once_for_others():
     """It waited for another address's append before each of its own: 40 partitions for 30 s."""
 
@@ -202,11 +258,13 @@ def test_what_a_refused_batch_was_unpacked_to_is_let_go_of_at_once(tmp_path):
                     answer = await client.call(0, 9, **body)
                     assert answer.responses[0].partition_responses[0].error_code == Code.message_too_large
                     sizes.append(process.memory_info().rss)
-                left = [each for each in gc.get_objects() if isinstance(each, (_Produce, BatchTooLarge))]
+                await until(  # the last answer has left before all who made it have ended
+                    lambda: not any(isinstance(each, (_Produce, BatchTooLarge)) for each in gc.get_objects()),
+                    "nothing is left of them",
+                )
             finally:
                 gc.enable()
             client.close()
-            assert not left
             assert sizes[-1] - sizes[1] < 40_000_000
 
     asyncio.run(check(tmp_path))

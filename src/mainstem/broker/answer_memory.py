@@ -5,14 +5,18 @@ first batch alone: each answer goes out, so nobody waits for anybody, and what i
 per connection at most. A client that has taken nothing of its answer for `PATIENCE_SECONDS` is cut off, but only where
 the room is wanted: a consumer that works for minutes on what it has is no fault.
 
-How large other answers are, nobody knows before they are made, so they are of a budget without patience: where it is
-used up, clients are cut off at once until the rest fits, first those of the address that holds most, and of these who
-has taken nothing for longest; never who is just answered.
+How large other answers are, nobody knows before they are made. So where the budget for them is used up none is made for
+an address that holds some of it, and who takes nothing for a second is cut off. Addresses that hold nothing go on. If
+they are so many that twice the budget is held, clients are cut off whatever they do, never who is just answered: first
+who has taken nothing, of the address that holds most. What is made in one turn of the loop is bounded, since nobody can
+take any of it meanwhile, nor is what was cut off free before the next.
 
 Neither is the budget of requests: who does not read must not keep others from writing.
 """
 
+import math
 from collections import Counter
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import msgspec
@@ -20,8 +24,8 @@ import msgspec
 from mainstem.core import Clock
 
 PATIENCE_SECONDS: Final = 30.0
-_SECONDS_BETWEEN_LOOKS: Final = 1.0
-_FREED: Final = 8  # this part of the budget is freed at once, not a byte each time
+_LITTLE_PATIENCE: Final = 1.0
+_PART: Final = 8  # of the budget: is freed at once, not a byte each time; and is what is made in a turn of the loop
 
 
 class Taker(Protocol):
@@ -33,8 +37,8 @@ class Taker(Protocol):
         ...
 
     @property
-    def unsent_bytes(self) -> int:
-        """What it was sent and its client has not taken yet."""
+    def untaken_bytes(self) -> int:
+        """What its client has not taken yet of its answers, the system's buffers included."""
         ...
 
     def abort(self) -> None:
@@ -47,18 +51,31 @@ class _Answers(msgspec.Struct):
 
     size: int
     since: float  # its client has taken nothing
-    unsent: int
+    untaken: int
+    has_moved: bool = False
+    """It has taken something."""
 
 
 class AnswerMemory:
     """A budget, and who has which part of it. No I/O."""
 
-    def __init__(self, limit: int, clock: Clock, *, patience: float = PATIENCE_SECONDS) -> None:
+    def __init__(
+        self,
+        limit: int,
+        clock: Clock,
+        call_soon: Callable[[Callable[[], None]], object],
+        *,
+        is_asked: bool,
+    ) -> None:
         self.limit = limit
         self.held = 0
         self._clock = clock
-        self._patience = patience
+        self._call_soon = call_soon
+        self._patience = PATIENCE_SECONDS if is_asked else _LITTLE_PATIENCE
+        self._most = math.inf if is_asked else 2 * limit
         self._answers: dict[Taker, _Answers] = {}
+        self._held_by: Counter[str] = Counter()  # address
+        self._made = 0  # in this turn of the loop
         self._next_look = 0.0
 
     @property
@@ -66,11 +83,26 @@ class AnswerMemory:
         """The budget is not used up."""
         return self.held < self.limit
 
+    @property
+    def turn_is_full(self) -> bool:
+        """What is made next is for the next turn of the loop."""
+        return self._made > self.limit // _PART
+
+    def _turn_ends(self) -> None:
+        self._made = 0
+
+    def may_make(self, host: str) -> bool:
+        """An answer for a client of that address, whatever its size; it is to ask again in a while if not."""
+        if self.held < self.limit or host not in self._held_by:
+            return True
+        self._cut_off(None)
+        return self.held < self.limit
+
     def reserve(self, size: int) -> int:
         """Take up to `size` bytes, as far as there is room; how many it are, which the caller gives back."""
         granted = min(size, max(self.limit - self.held, 0))
         if granted < size:
-            self._cut_off(None)
+            self._cut_off(None, wanted=size)
         self.held += granted
         return granted
 
@@ -87,8 +119,12 @@ class AnswerMemory:
     def hold(self, taker: Taker, size: int) -> None:
         """So many bytes are an answer to it."""
         self.held += size
+        self._held_by[taker.client_host] += size
+        if not self._made:
+            self._call_soon(self._turn_ends)
+        self._made += size
         if (answers := self._answers.get(taker)) is None:
-            self._answers[taker] = _Answers(size, self._clock.monotonic(), taker.unsent_bytes + size)
+            self._answers[taker] = _Answers(size, self._clock.monotonic(), taker.untaken_bytes)
         else:
             answers.size += size
         if self.held > self.limit:
@@ -96,38 +132,49 @@ class AnswerMemory:
 
     def let_go(self, taker: Taker, size: int) -> None:
         """Its client has taken so many of them."""
-        self.held -= size
+        self._give(taker, size)
         answers = self._answers[taker]
         answers.size -= size
-        answers.since = self._clock.monotonic()
+        answers.since, answers.has_moved = self._clock.monotonic(), True
         if not answers.size:
             del self._answers[taker]
 
     def leave(self, taker: Taker) -> None:
         """It sends no more."""
         if (answers := self._answers.pop(taker, None)) is not None:
-            self.held -= answers.size
+            self._give(taker, answers.size)
 
-    def _cut_off(self, latest: Taker | None) -> None:
-        """Those who take nothing, or nothing any more."""
-        now = self._clock.monotonic()
-        if now < self._next_look:
+    def _give(self, taker: Taker, size: int) -> None:
+        self.held -= size
+        self._held_by[taker.client_host] -= size
+        if not self._held_by[taker.client_host]:
+            del self._held_by[taker.client_host]
+
+    def _cut_off(self, latest: Taker | None, wanted: int = 0) -> None:
+        """Those who take nothing, until so much is free; beyond `_most` also others."""
+        now, is_too_much = self._clock.monotonic(), self.held > self._most
+        if now < self._next_look and not is_too_much:
             return
-        if self._patience:
-            self._next_look = now + _SECONDS_BETWEEN_LOOKS
-        by_address: Counter[str] = Counter()
+        self._next_look = now + min(self._patience / 10, 1)
         for taker, answers in self._answers.items():
-            unsent = taker.unsent_bytes
-            if unsent < answers.unsent:
-                answers.since = now
-            answers.unsent = unsent
-            by_address[taker.client_host] += answers.size
-        slow = [
-            (-by_address[taker.client_host], answers.since, number, taker)
-            for number, (taker, answers) in enumerate(self._answers.items())
-            if taker is not latest and now - answers.since >= self._patience
+            untaken = taker.untaken_bytes
+            if untaken < answers.untaken:
+                answers.since, answers.has_moved = now, True
+            answers.untaken = untaken
+        order = [
+            (
+                now - each.since < self._patience,
+                each.has_moved,
+                -self._held_by[taker.client_host],
+                each.since,
+                number,
+                taker,
+            )
+            for number, (taker, each) in enumerate(self._answers.items())
+            if taker is not latest
         ]
-        for *_, taker in sorted(slow):
-            taker.abort()
-            if self.held < self.limit - self.limit // _FREED:
+        for goes_on, *_, taker in sorted(order):
+            bound = self._most if goes_on else self.limit
+            if (goes_on and not is_too_much) or self.held < bound - max(bound / _PART, wanted):
                 return
+            taker.abort()

@@ -174,8 +174,8 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
         socket_request_max_bytes: a longer request closes its connection.
         queued_max_requests: of one connection; further bytes stay in the socket until some are answered.
         queued_max_request_bytes: of all connections together, and four times as many of answers to fetches that clients
-            have not taken yet, and of other large ones; Kafka's default is no limit. More than the processor's caches
-            hold makes producers of large batches slower.
+            have not taken yet, and twice as many of other large ones; Kafka's default is no limit. More than the
+            processor's caches hold makes producers of large batches slower.
         max_connections: a further one is closed at once; the limit of open files counts too.
         max_connections_per_ip: of one address, a further one is closed at once.
         connections_max_idle_ms: a connection without a request for so long is closed; 0: never.

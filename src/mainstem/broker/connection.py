@@ -52,12 +52,16 @@ _MOST_SECONDS = 0.002
 # Of requests whose coroutines have not begun: decoded, they are up to 24 times as large.
 _MOST_BEGINNING = 262_144
 _FETCHES: Final = (FETCH, SHARE_FETCH)  # which ask for room before they read
+# Their answers are hardly larger than they are: Produce, what commits, what says that a member lives, who one is.
+_SMALL: Final = frozenset((PRODUCE, 8, 12, 13, 17, 18, 22, 24, 25, 26, 28, 36, 68, 76, 79, 88))
+_SECONDS_UNTIL_ASKED_AGAIN: Final = 0.05
 GOOD_BYE_SECONDS: Final = 5.0  # for the client to take what was written, and to answer the end of TLS
 
 # How what others send begins, who took this port for theirs; as a size it is more than any limit's.
 _OTHERS: Final = {b"\x16\x03": "; these bytes are TLS's, and this listener has none"} | dict.fromkeys(
     (b"GE", b"PO", b"PU", b"HE", b"OP", b"DE"), "; these bytes are HTTP's, and this is Kafka's protocol"
 )
+_next_turn: Final = partial(asyncio.sleep, 0)
 ANONYMOUS: Final = "User:ANONYMOUS"
 
 log = get_logger()
@@ -127,6 +131,7 @@ class Connection(asyncio.BufferedProtocol):
         self._others_turn = False  # what is left over is for the next turn of the loop
         self._turn_began: float | None = None  # of the loop, in which it is read from
         self._has_ended = False  # the client sends no more: what it has sent is started, then it is closed
+        self._asks_again = False  # in a while, whether there is room for the answer to its next request
         self._holding_back = False  # a coroutine is running: the next request waits for it
         self._malformed: MalformedFrame | None = None  # what came after the requests; when they are answered, it ends
         self._writing_paused = False
@@ -426,8 +431,10 @@ class Connection(asyncio.BufferedProtocol):
                 self._flush()  # finished answers count until they have left
                 if self._has_enough:
                     break
+            if self._waits_to_be_answered():
+                break
             is_over = not left or (left < _MOST_AT_ONCE and time.monotonic() > until)
-            if is_over or self.broker.beginning_bytes > _MOST_BEGINNING:
+            if is_over or self.broker.beginning_bytes > _MOST_BEGINNING or self._unasked.turn_is_full:
                 self._others_turn = True
                 self._flush_soon()
                 break
@@ -452,6 +459,20 @@ class Connection(asyncio.BufferedProtocol):
             self._flush_soon()
         self._adjust_reading()
 
+    def _waits_to_be_answered(self) -> bool:
+        """The next request may have a large answer, and there is no room for it."""
+        api_key = int.from_bytes(self._requests[0][:2], "big")
+        if api_key in _FETCHES or api_key in _SMALL or self._unasked.may_make(self.client_host):
+            return False
+        if not self._asks_again:
+            self._asks_again = True
+            self._call_later(_SECONDS_UNTIL_ASKED_AGAIN, self._ask_again)
+        return True
+
+    def _ask_again(self) -> None:
+        self._asks_again = False
+        self._go_on()
+
     def _start(self, frame: bytearray) -> None:
         pending, outcome = self.broker.dispatch.begin(self, frame)
         pending.size = len(frame)
@@ -472,6 +493,8 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _finish_coroutine(self, pending: Pending, outcome: Any) -> None:
         """Wait for a handler that is a coroutine; it may end in a future, which no longer holds the next one back."""
+        while self._unasked.turn_is_full:
+            await _next_turn()
         self.broker.beginning_bytes -= pending.size
         try:
             answer = await outcome
@@ -737,6 +760,14 @@ class Connection(asyncio.BufferedProtocol):
     def unsent_bytes(self) -> int:
         """What was written and the client has not taken."""
         return self._transport.get_write_buffer_size() + sum(map(len, self._unsent))
+
+    @property
+    def untaken_bytes(self) -> int:
+        """That, large answers behind requests that wait, and what is in the system's buffers."""
+        if self._transport.is_closing():
+            return 0
+        waiting = sum(each.answer_size for each in self._unanswered if each.done)
+        return waiting + self.unsent_bytes + sending.queued_bytes(self.descriptor)
 
     @property
     def closed(self) -> bool:

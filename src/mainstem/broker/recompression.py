@@ -1,19 +1,21 @@
 """The memory of batches that get the compression of their topic, which may be larger than what was sent.
 
 How much they grow is known afterwards. So a few appends are at that at a time, of the addresses that have taken least
-time; then what they have grown by is of the budget of requests, where that has room for it. Else an append keeps its
-place until it is durable: at most `PLACES` of them are beyond the budget.
+time while others waited (start-time fair queueing: Goyal, Vin and Cheng, 1997); then what they have grown by is of the
+budget of requests, where that has room for it. Else an append keeps its place until it is durable: at most `PLACES` of
+them are beyond the budget.
 """
 
 import asyncio
 import time
-from collections import defaultdict, deque
+from collections import deque
 from typing import Final
 
 from mainstem.broker.request_memory import RequestMemory
 
 PLACES: Final = 2
 """Fewer than there are threads for files, which do it."""
+_MOST_REMEMBERED: Final = 1_000  # addresses
 
 
 class Places:
@@ -22,7 +24,9 @@ class Places:
     def __init__(self, count: int = PLACES) -> None:
         self.free = count
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by address
-        self._used: defaultdict[str, float] = defaultdict(float)  # seconds, by address, since somebody began to wait
+        self._used: dict[str, float] = {}  # seconds, by address, since somebody began to wait
+        self._most = 0.0  # of them, had by who was given a place
+        self._usual = 0.0  # seconds that somebody has one
 
     async def acquire(self, host: str) -> None:
         """Return when there is a place for a client of that address."""
@@ -30,7 +34,11 @@ class Places:
             self.free -= 1
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(host, deque()).append(turn)
+        if host not in self._waiting:
+            # As if it had been there all the time; new ones come behind those who have had a place but once.
+            self._used[host] = max(self._used.get(host, self._most + self._usual), self._most)
+            self._waiting[host] = deque()
+        self._waiting[host].append(turn)
         try:
             await turn
         except asyncio.CancelledError:
@@ -40,9 +48,13 @@ class Places:
 
     def release(self, host: str, seconds: float) -> None:
         """An address has had a place for so long: it is of the one that has had least."""
-        self._used[host] += seconds
+        self._usual += (seconds - self._usual) / 8
+        self._used[host] = self._used.get(host, self._most) + seconds
+        if len(self._used) > _MOST_REMEMBERED + len(self._waiting):
+            self._used = {each: self._used[each] for each in self._waiting}
         while self._waiting:
             least = min(self._waiting, key=self._used.__getitem__)
+            self._most = max(self._most, self._used[least])
             waiting = self._waiting[least]
             turn = waiting.popleft()
             if not waiting:
@@ -51,6 +63,7 @@ class Places:
                 turn.set_result(None)
                 return
         self._used.clear()
+        self._most = 0.0
         self.free += 1
 
 

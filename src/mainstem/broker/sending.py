@@ -4,8 +4,11 @@ Of what it does not take, one part is read and is the transport's; the others wa
 """
 
 import asyncio
+import fcntl
 import select
 import socket
+import sys
+import termios
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -25,6 +28,14 @@ def has_slices(chunks: Sequence[Any]) -> bool:
 def descriptor_of(transport: asyncio.Transport) -> int:
     """Of its socket."""
     return int(transport.get_extra_info("socket").fileno())
+
+
+def queued_bytes(descriptor: int) -> int:
+    """What a socket was given and the other end has not acknowledged; 0 where the system does not say that."""
+    try:
+        return int.from_bytes(fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    except OSError:
+        return 0
 
 
 def has_hung_up(descriptor: int) -> bool:

@@ -45,7 +45,7 @@ _FIRST = (3, 17, 18, 36)  # Metadata, SaslHandshake, ApiVersions, SaslAuthentica
 _GOOD_BYE_SECONDS = 1.0
 _IDLE_CHECK_SECONDS = 10.0
 _STRANGERS_SHARE = 8
-_ANSWERS_SHARE = 4
+_FETCHED, _UNASKED = 4, 2  # times the budget of requests
 
 log = get_logger()
 
@@ -136,8 +136,9 @@ class Broker:
         self.request_memory = memory(self.config.queued_max_request_bytes)
         self.growth = partial(Growth, self.request_memory, Places())
         self.strangers_memory = memory(max(self.config.queued_max_request_bytes // _STRANGERS_SHARE, 1))
-        self.fetched_memory = AnswerMemory(_ANSWERS_SHARE * self.config.queued_max_request_bytes, self.clock)
-        self.unasked_memory = AnswerMemory(self.fetched_memory.limit, self.clock, patience=0)
+        answers = partial(AnswerMemory, clock=self.clock, call_soon=self.loop.call_soon)
+        self.fetched_memory = answers(_FETCHED * self.config.queued_max_request_bytes, is_asked=True)
+        self.unasked_memory = answers(_UNASKED * self.config.queued_max_request_bytes, is_asked=False)
         self.handshakes = Handshakes(self.clock, self.loop.call_later)
         self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
         keep_from_forks(self)

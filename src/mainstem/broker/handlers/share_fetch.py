@@ -13,6 +13,7 @@ Left out: names of other leaders, since there are none.
 
 import asyncio
 from collections.abc import Container, Sequence
+from contextlib import ExitStack
 from functools import partial
 from itertools import takewhile
 from typing import Any, Final
@@ -77,13 +78,15 @@ async def share_fetch(request: Any, ctx: RequestContext) -> list[Any]:
     if any(partition.acknowledgement_batches for topic in request.topics for partition in topic.partitions):
         outcomes = acknowledge(request, ctx, key, request.topics)
     answers: dict[SessionPartition, SharedPartition] = {}
-    if session is None:
-        share.close_session(key)
-    elif not renews:
-        fetching = _ShareFetch(request, ctx, session)
-        del request  # who waits holds what it wants, not all that it has said
-        answers = await fetching.run()
-    told = await settled(outcomes)
+    with ExitStack() as held:
+        if session is None:
+            share.close_session(key)
+        elif not renews:
+            fetching = _ShareFetch(request, ctx, session)
+            del request  # who waits holds what it wants, not all that it has said
+            held.callback(fetching.let_go)
+            answers = await fetching.run()
+        told = await settled(outcomes)
     if ctx.meter is not None:  # what was read is locked: it is given, and the client waits afterwards
         ctx.meter.used(CONSUMER, sum(each.size for each in answers.values()))
     for where, each in told.items():
@@ -165,14 +168,15 @@ class _ShareFetch:
         self._in_vain: dict[SessionPartition, tuple[int, int]] = {}  # nothing is there from one offset to the other
 
     async def run(self) -> dict[SessionPartition, SharedPartition]:
-        """What the answer says of partitions; from here on its memory is the answer's."""
+        """What the answer says of partitions."""
         if self._max_records <= 0 or self._max_bytes <= 0:
             return {}
-        try:
-            await self._acquire_enough()
-        finally:
-            self._memory.give(self._held)
+        await self._acquire_enough()
         return {where: answer for where, answer in self._answers.items() if self._is_news(where, answer)}
+
+    def let_go(self) -> None:
+        """From here on its memory is the answer's."""
+        self._memory.give(self._held)
 
     def _is_news(self, where: SessionPartition, answer: SharedPartition) -> bool:
         had_records, failed = bool(answer.records), answer.code != Code.none
