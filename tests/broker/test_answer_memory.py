@@ -23,13 +23,16 @@ class Connection:
         """As the socket takes it; it is let go only when all has left."""
         self.untaken_bytes -= size
 
+    def ask_again(self):
+        """It would, where it waits."""
+
     def abort(self):
         self.aborted = True
         self.memory.leave(self)
 
 
-def memory_of(limit, clock=None, call_soon=lambda _: None, *, is_asked=True):
-    return AnswerMemory(limit, clock or ManualClock(), call_soon, is_asked=is_asked)
+def memory_of(limit, clock=None, call_soon=lambda _: None, call_later=lambda *_: None, *, is_asked=True):
+    return AnswerMemory(limit, clock or ManualClock(), call_soon, call_later, is_asked=is_asked)
 
 
 def test_room_is_given_as_far_as_there_is_some():
@@ -66,7 +69,7 @@ def test_who_takes_nothing_is_cut_off_where_room_is_wanted():
     clock.advance_ms(int(PATIENCE_SECONDS * 1000) - 1)
     memory.reserve(1)
     assert not slow.aborted, "it took something at the last look"
-    clock.advance_ms(1000)
+    clock.advance_ms(3000)
     memory.reserve(1)
     assert slow.aborted
 
@@ -96,21 +99,30 @@ def test_who_takes_nothing_of_an_address_that_holds_most_makes_room_for_what_nob
 
 def test_none_is_made_for_an_address_that_holds_some_of_what_is_used_up():
     """Clients that asked at once, and read as fast as they could, were cut off: 287 of 600."""
-    clock = ManualClock()
-    memory = memory_of(800, clock, is_asked=False)
-    assert memory.may_make(HERE)
+    clock, soon, later = ManualClock(), [], []
+    memory = memory_of(800, clock, soon.append, lambda _, callback: later.append(callback), is_asked=False)
     readers = [Connection(memory, 400) for _ in range(2)]
-    assert not memory.may_make(HERE)
-    assert memory.may_make(THERE)
+    here, there = Connection(memory), Connection(memory, host=THERE)
+    soon.clear()
+    assert not memory.may_make(here)
+    assert memory.may_make(there)
     for _ in range(20):
         clock.advance_ms(500)
         for reader in readers:
             reader.takes(1)
-        assert not memory.may_make(HERE)
+        (look,) = later
+        later.clear()
+        look()
+        assert soon == []
+        assert not memory.may_make(here)
     assert not any(each.aborted for each in readers), "they go on"
     clock.advance_ms(1000)
-    assert memory.may_make(HERE)
+    later.pop()()
     assert [each.aborted for each in readers] == [True, False]
+    assert soon == [here.ask_again]
+    assert memory.may_make(here)
+    later.pop()()
+    assert later == [], "nobody waits"
 
 
 def test_who_goes_on_is_cut_off_only_where_twice_as_much_is_held_and_after_who_takes_nothing():

@@ -25,6 +25,7 @@ from mainstem.core import Clock
 
 PATIENCE_SECONDS: Final = 30.0
 _LITTLE_PATIENCE: Final = 1.0
+_LOOKS: Final = 10  # within the patience
 _PART: Final = 8  # of the budget: is freed at once, not a byte each time; and is what is made in a turn of the loop
 
 
@@ -39,6 +40,10 @@ class Taker(Protocol):
     @property
     def untaken_bytes(self) -> int:
         """What its client has not taken yet of its answers, the system's buffers included."""
+        ...
+
+    def ask_again(self) -> None:
+        """An answer to it may be made."""
         ...
 
     def abort(self) -> None:
@@ -64,6 +69,7 @@ class AnswerMemory:
         limit: int,
         clock: Clock,
         call_soon: Callable[[Callable[[], None]], object],
+        call_later: Callable[[float, Callable[[], None]], object],
         *,
         is_asked: bool,
     ) -> None:
@@ -71,10 +77,13 @@ class AnswerMemory:
         self.held = 0
         self._clock = clock
         self._call_soon = call_soon
+        self._call_later = call_later
         self._patience = PATIENCE_SECONDS if is_asked else _LITTLE_PATIENCE
         self._most = math.inf if is_asked else 2 * limit
         self._answers: dict[Taker, _Answers] = {}
         self._held_by: Counter[str] = Counter()  # address
+        self._waiting: dict[Taker, None] = {}  # the oldest first
+        self._is_to_look = False
         self._made = 0  # in this turn of the loop
         self._next_look = 0.0
 
@@ -91,12 +100,26 @@ class AnswerMemory:
     def _turn_ends(self) -> None:
         self._made = 0
 
-    def may_make(self, host: str) -> bool:
-        """An answer for a client of that address, whatever its size; it is to ask again in a while if not."""
-        if self.held < self.limit or host not in self._held_by:
+    def may_make(self, taker: Taker) -> bool:
+        """An answer to it, whatever its size. If not, it waits, and is told to ask again."""
+        if self.held < self.limit or taker.client_host not in self._held_by:
+            self._waiting.pop(taker, None)
             return True
+        self._waiting[taker] = None
+        if not self._is_to_look:
+            self._is_to_look = True
+            self._call_later(self._patience / _LOOKS, self._look)
+        return False
+
+    def _look(self) -> None:
         self._cut_off(None)
-        return self.held < self.limit
+        has_room = self.has_room
+        for taker in self._waiting:
+            if has_room or taker.client_host not in self._held_by:
+                self._call_soon(taker.ask_again)
+        self._is_to_look = bool(self._waiting)
+        if self._is_to_look:
+            self._call_later(self._patience / _LOOKS, self._look)
 
     def reserve(self, size: int) -> int:
         """Take up to `size` bytes, as far as there is room; how many it are, which the caller gives back."""
@@ -140,7 +163,8 @@ class AnswerMemory:
             del self._answers[taker]
 
     def leave(self, taker: Taker) -> None:
-        """It sends no more."""
+        """It is sent no more."""
+        self._waiting.pop(taker, None)
         if (answers := self._answers.pop(taker, None)) is not None:
             self._give(taker, answers.size)
 
@@ -155,7 +179,7 @@ class AnswerMemory:
         now, is_too_much = self._clock.monotonic(), self.held > self._most
         if now < self._next_look and not is_too_much:
             return
-        self._next_look = now + min(self._patience / 10, 1)
+        self._next_look = now + self._patience / _LOOKS
         for taker, answers in self._answers.items():
             untaken = taker.untaken_bytes
             if untaken < answers.untaken:

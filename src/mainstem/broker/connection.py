@@ -52,9 +52,9 @@ _MOST_SECONDS = 0.002
 # Of requests whose coroutines have not begun: decoded, they are up to 24 times as large.
 _MOST_BEGINNING = 262_144
 _FETCHES: Final = (FETCH, SHARE_FETCH)  # which ask for room before they read
-# Their answers are hardly larger than they are: Produce, what commits, what says that a member lives, who one is.
-_SMALL: Final = frozenset((PRODUCE, 8, 12, 13, 17, 18, 22, 24, 25, 26, 28, 36, 68, 76, 79, 88))
-_SECONDS_UNTIL_ASKED_AGAIN: Final = 0.05
+# Their answers are hardly larger than they are: Produce, ListOffsets, OffsetForLeaderEpoch, FindCoordinator, what
+# commits and acknowledges, what says that a member lives, or who one is.
+_SMALL: Final = frozenset((PRODUCE, 2, 8, 10, 12, 13, 17, 18, 22, 23, 24, 25, 26, 28, 36, 68, 76, 79, 88))
 GOOD_BYE_SECONDS: Final = 5.0  # for the client to take what was written, and to answer the end of TLS
 
 # How what others send begins, who took this port for theirs; as a size it is more than any limit's.
@@ -131,7 +131,6 @@ class Connection(asyncio.BufferedProtocol):
         self._others_turn = False  # what is left over is for the next turn of the loop
         self._turn_began: float | None = None  # of the loop, in which it is read from
         self._has_ended = False  # the client sends no more: what it has sent is started, then it is closed
-        self._asks_again = False  # in a while, whether there is room for the answer to its next request
         self._holding_back = False  # a coroutine is running: the next request waits for it
         self._malformed: MalformedFrame | None = None  # what came after the requests; when they are answered, it ends
         self._writing_paused = False
@@ -461,16 +460,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _waits_to_be_answered(self) -> bool:
         """The next request may have a large answer, and there is no room for it."""
-        api_key = int.from_bytes(self._requests[0][:2], "big")
-        if api_key in _FETCHES or api_key in _SMALL or self._unasked.may_make(self.client_host):
+        if self.authentication is not None and self.authentication.bare:
             return False
-        if not self._asks_again:
-            self._asks_again = True
-            self._call_later(_SECONDS_UNTIL_ASKED_AGAIN, self._ask_again)
-        return True
+        api_key = int.from_bytes(self._requests[0][:2], "big")
+        return not (api_key in _FETCHES or api_key in _SMALL or self._unasked.may_make(self))
 
-    def _ask_again(self) -> None:
-        self._asks_again = False
+    def ask_again(self) -> None:
+        """There may be room for the answer to its next request."""
         self._go_on()
 
     def _start(self, frame: bytearray) -> None:

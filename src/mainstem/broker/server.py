@@ -136,7 +136,9 @@ class Broker:
         self.request_memory = memory(self.config.queued_max_request_bytes)
         self.growth = partial(Growth, self.request_memory, Places())
         self.strangers_memory = memory(max(self.config.queued_max_request_bytes // _STRANGERS_SHARE, 1))
-        answers = partial(AnswerMemory, clock=self.clock, call_soon=self.loop.call_soon)
+        answers = partial(
+            AnswerMemory, clock=self.clock, call_soon=self.loop.call_soon, call_later=self.loop.call_later
+        )
         self.fetched_memory = answers(_FETCHED * self.config.queued_max_request_bytes, is_asked=True)
         self.unasked_memory = answers(_UNASKED * self.config.queued_max_request_bytes, is_asked=False)
         self.handshakes = Handshakes(self.clock, self.loop.call_later)
