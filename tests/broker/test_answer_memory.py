@@ -97,7 +97,7 @@ def test_who_takes_nothing_of_an_address_that_holds_most_makes_room_for_what_nob
     assert memory.held == 650
 
 
-def test_none_is_made_for_an_address_that_holds_some_of_what_is_used_up():
+def test_an_address_that_holds_some_of_what_is_used_up_waits_for_more_but_not_for_long():
     """Clients that asked at once, and read as fast as they could, were cut off: 287 of 600."""
     clock, soon, later = ManualClock(), [], []
     memory = memory_of(800, clock, soon.append, lambda _, callback: later.append(callback), is_asked=False)
@@ -106,16 +106,22 @@ def test_none_is_made_for_an_address_that_holds_some_of_what_is_used_up():
     soon.clear()
     assert not memory.may_make(here)
     assert memory.may_make(there)
-    for _ in range(20):
+    for _ in range(9):
         clock.advance_ms(500)
         for reader in readers:
             reader.takes(1)
-        (look,) = later
-        later.clear()
-        look()
+        later.pop()()
         assert soon == []
         assert not memory.may_make(here)
+    clock.advance_ms(500)
+    for reader in readers:
+        reader.takes(1)
+    later.pop()()
+    assert soon == [here.ask_again], "it has waited for five seconds"
+    assert memory.may_make(here)
+    assert not memory.may_make(here), "once"
     assert not any(each.aborted for each in readers), "they go on"
+    soon.clear()
     clock.advance_ms(1000)
     later.pop()()
     assert [each.aborted for each in readers] == [True, False]

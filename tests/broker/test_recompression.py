@@ -131,6 +131,26 @@ def test_an_address_that_comes_later_does_not_make_up_for_the_time_before():
     asyncio.run(check())
 
 
+def test_who_waits_no_more_leaves_nothing_behind():
+    """All that had been cancelled was gone through with the next release: 1.3 s of 8,000."""
+
+    async def check() -> None:
+        places = Places(1)
+        await places.acquire(HERE)
+        waiting = [asyncio.create_task(places.acquire(f"/10.1.0.{number % 7}")) for number in range(21)]
+        await asyncio.sleep(0)
+        for each in waiting[1:]:
+            each.cancel()
+        await asyncio.wait(waiting[1:])
+        assert list(map(len, places._waiting.values())) == [1]
+        places.release(HERE, 0.1)
+        waiting[0].cancel()  # it has its turn, and does not know yet
+        await asyncio.wait(waiting)
+        assert (places.free, places._waiting) == (1, {})
+
+    asyncio.run(check())
+
+
 def test_addresses_that_come_once_do_not_keep_others_waiting():
     """Each began as one that had had nothing, so whoever had had something waited as long as new ones came."""
 

@@ -5,10 +5,10 @@ first batch alone: each answer goes out, so nobody waits for anybody, and what i
 per connection at most. A client that has taken nothing of its answer for `PATIENCE_SECONDS` is cut off, but only where
 the room is wanted: a consumer that works for minutes on what it has is no fault.
 
-How large other answers are, nobody knows before they are made. So where the budget for them is used up none is made for
-an address that holds some of it, and who takes nothing for a second is cut off. Addresses that hold nothing go on. If
-they are so many that twice the budget is held, clients are cut off whatever they do, never who is just answered: first
-who has taken nothing, of the address that holds most. What is made in one turn of the loop is bounded, since nobody can
+How large other answers are, nobody knows before they are made. Where the budget for them is used up, an address that
+holds some of it waits for up to `_LONGEST_WAIT` before its next one, and who takes nothing for a second is cut off.
+Where twice the budget is held all the same, clients are cut off whatever they do, never who is just answered: first who
+has taken nothing, of the address that holds most. What is made in one turn of the loop is bounded, since nobody can
 take any of it meanwhile, nor is what was cut off free before the next.
 
 Neither is the budget of requests: who does not read must not keep others from writing.
@@ -26,6 +26,8 @@ from mainstem.core import Clock
 PATIENCE_SECONDS: Final = 30.0
 _LITTLE_PATIENCE: Final = 1.0
 _LOOKS: Final = 10  # within the patience
+_LONGEST_WAIT: Final = 5.0  # half of the shortest time that a member of a group usually has to say that it lives
+_SECONDS_BETWEEN_CALLS: Final = 0.1
 _PART: Final = 8  # of the budget: is freed at once, not a byte each time; and is what is made in a turn of the loop
 
 
@@ -82,8 +84,8 @@ class AnswerMemory:
         self._most = math.inf if is_asked else 2 * limit
         self._answers: dict[Taker, _Answers] = {}
         self._held_by: Counter[str] = Counter()  # address
-        self._waiting: dict[Taker, None] = {}  # the oldest first
-        self._is_to_look = False
+        self._waiting: dict[Taker, float] = {}  # since when; the oldest first
+        self._is_to_call = False
         self._made = 0  # in this turn of the loop
         self._next_look = 0.0
 
@@ -102,24 +104,33 @@ class AnswerMemory:
 
     def may_make(self, taker: Taker) -> bool:
         """An answer to it, whatever its size. If not, it waits, and is told to ask again."""
-        if self.held < self.limit or taker.client_host not in self._held_by:
+        if self._may_go_on(taker):
             self._waiting.pop(taker, None)
             return True
-        self._waiting[taker] = None
-        if not self._is_to_look:
-            self._is_to_look = True
-            self._call_later(self._patience / _LOOKS, self._look)
+        self.wait(taker)
         return False
 
-    def _look(self) -> None:
-        self._cut_off(None)
-        has_room = self.has_room
-        for taker in self._waiting:
-            if has_room or taker.client_host not in self._held_by:
-                self._call_soon(taker.ask_again)
-        self._is_to_look = bool(self._waiting)
-        if self._is_to_look:
-            self._call_later(self._patience / _LOOKS, self._look)
+    def wait(self, taker: Taker) -> None:
+        """It is told to ask again when there is room, or it has waited for long."""
+        self._waiting.setdefault(taker, self._clock.monotonic())
+        if not self._is_to_call:
+            self._is_to_call = True
+            self._call_later(_SECONDS_BETWEEN_CALLS, self._call_who_waits)
+
+    def _may_go_on(self, taker: Taker) -> bool:
+        if self.held < self.limit or taker.client_host not in self._held_by:
+            return True
+        since = self._waiting.get(taker)
+        return since is not None and self._clock.monotonic() - since >= _LONGEST_WAIT
+
+    def _call_who_waits(self) -> None:
+        if not self.has_room:
+            self._cut_off(None)
+        for taker in filter(self._may_go_on, self._waiting):
+            self._call_soon(taker.ask_again)
+        self._is_to_call = bool(self._waiting)
+        if self._is_to_call:
+            self._call_later(_SECONDS_BETWEEN_CALLS, self._call_who_waits)
 
     def reserve(self, size: int) -> int:
         """Take up to `size` bytes, as far as there is room; how many it are, which the caller gives back."""

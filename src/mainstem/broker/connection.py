@@ -52,8 +52,10 @@ _MOST_SECONDS = 0.002
 # Of requests whose coroutines have not begun: decoded, they are up to 24 times as large.
 _MOST_BEGINNING = 262_144
 _FETCHES: Final = (FETCH, SHARE_FETCH)  # which ask for room before they read
-# Their answers are hardly larger than they are: Produce, ListOffsets, OffsetForLeaderEpoch, FindCoordinator, what
-# commits and acknowledges, what says that a member lives, or who one is.
+# Mostly, their answers are hardly larger than they are, and others wait for them: Produce, ListOffsets, OffsetCommit,
+# FindCoordinator, Heartbeat, LeaveGroup, SaslHandshake, ApiVersions, InitProducerId, OffsetForLeaderEpoch,
+# AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, TxnOffsetCommit, SaslAuthenticate, ConsumerGroupHeartbeat,
+# ShareGroupHeartbeat, ShareAcknowledge, StreamsGroupHeartbeat.
 _SMALL: Final = frozenset((PRODUCE, 2, 8, 10, 12, 13, 17, 18, 22, 23, 24, 25, 26, 28, 36, 68, 76, 79, 88))
 GOOD_BYE_SECONDS: Final = 5.0  # for the client to take what was written, and to answer the end of TLS
 
@@ -412,8 +414,13 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def _has_enough(self) -> bool:
         """It is to take answers before it gets more of them: one, where others want the memory."""
-        most = _MOST_ANSWERS if self._fetched.has_room and self._unasked.has_room else 1
-        return len(self._unanswered) >= self._most_requests or self._held_answers >= most
+        if len(self._unanswered) >= self._most_requests or self._held_answers >= _MOST_ANSWERS:
+            return True
+        full = next((each for each in (self._fetched, self._unasked) if not each.has_room), None)
+        if full is None or not self._held_answers:
+            return False
+        full.wait(self)
+        return True
 
     def _start_requests(self) -> None:
         left, until = _MOST_AT_ONCE, time.monotonic() + _MOST_SECONDS
@@ -489,11 +496,11 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _finish_coroutine(self, pending: Pending, outcome: Any) -> None:
         """Wait for a handler that is a coroutine; it may end in a future, which no longer holds the next one back."""
-        while self._unasked.turn_is_full:
-            await _next_turn()
+        await self._turn_of_answers()
         self.broker.beginning_bytes -= pending.size
         try:
             answer = await outcome
+            await self._turn_of_answers()
         except Exception as error:
             self._fail(pending, error)
         else:
@@ -510,16 +517,23 @@ class Connection(asyncio.BufferedProtocol):
             self._holding_back = False
         self._go_on()
 
+    async def _turn_of_answers(self) -> None:
+        while self._unasked.turn_is_full:
+            await _next_turn()
+
     def _on_future(self, pending: Pending, future: "asyncio.Future[Any]") -> None:
         if future.cancelled():
             self._fail(pending, MainstemError("the broker is stopping"))
         elif (error := future.exception()) is not None:
             self._fail(pending, error)
         else:
-            self._answer(pending, future.result())
+            self._on_answer(pending, future.result())
         self._flush_soon()
 
     def _on_answer(self, pending: Pending, answer: Any) -> None:
+        if self._unasked.turn_is_full:
+            self._loop.call_soon(self._on_answer, pending, answer)
+            return
         self._answer(pending, answer)
         self._flush_soon()
 
@@ -615,7 +629,10 @@ class Connection(asyncio.BufferedProtocol):
         self.idle_since = self.broker.clock.monotonic()
         if self._drained is not None and not unanswered and not self._drained.done():
             self._drained.set_result(None)
-        if self._closing or not chunks:
+        if self._closing:
+            return
+        if not chunks:
+            self._send()
             return
         self._written += large
         if self._unsent or (large and (not self.takes_slices or sending.has_slices(chunks))):

@@ -8,7 +8,7 @@ them are beyond the budget.
 
 import asyncio
 import time
-from collections import deque
+from collections import OrderedDict
 from typing import Final
 
 from mainstem.broker.request_memory import RequestMemory
@@ -23,7 +23,7 @@ class Places:
 
     def __init__(self, count: int = PLACES) -> None:
         self.free = count
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by address
+        self._waiting: dict[str, OrderedDict[asyncio.Future[None], None]] = {}  # by address
         self._used: dict[str, float] = {}  # seconds, by address, since somebody began to wait
         self._most = 0.0  # of them, had by who was given a place
         self._usual = 0.0  # seconds that somebody has one
@@ -37,13 +37,15 @@ class Places:
         if host not in self._waiting:
             # As if it had been there all the time; new ones come behind those who have had a place but once.
             self._used[host] = max(self._used.get(host, self._most + self._usual), self._most)
-            self._waiting[host] = deque()
-        self._waiting[host].append(turn)
+            self._waiting[host] = OrderedDict()
+        self._waiting[host][turn] = None
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.release(host, 0)
+            if not turn.cancelled():
+                self._pass_on()
+            elif turn in self._waiting.get(host, ()):
+                self._remove(host, turn)
             raise
 
     def release(self, host: str, seconds: float) -> None:
@@ -52,19 +54,25 @@ class Places:
         self._used[host] = self._used.get(host, self._most) + seconds
         if len(self._used) > _MOST_REMEMBERED + len(self._waiting):
             self._used = {each: self._used[each] for each in self._waiting}
+        self._pass_on()
+
+    def _pass_on(self) -> None:
         while self._waiting:
             least = min(self._waiting, key=self._used.__getitem__)
-            self._most = max(self._most, self._used[least])
-            waiting = self._waiting[least]
-            turn = waiting.popleft()
-            if not waiting:
-                del self._waiting[least]
+            turn = next(iter(self._waiting[least]))
+            self._remove(least, turn)
             if not turn.done():
+                self._most = max(self._most, self._used[least])
                 turn.set_result(None)
                 return
         self._used.clear()
         self._most = 0.0
         self.free += 1
+
+    def _remove(self, host: str, turn: "asyncio.Future[None]") -> None:
+        del self._waiting[host][turn]
+        if not self._waiting[host]:
+            del self._waiting[host]
 
 
 class Growth:
