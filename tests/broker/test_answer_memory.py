@@ -131,6 +131,19 @@ def test_an_address_that_holds_some_of_what_is_used_up_waits_for_more_but_not_fo
     assert later == [], "nobody waits"
 
 
+def test_who_was_told_to_ask_again_and_does_not_waits_no_more():
+    soon, later = [], []
+    memory = memory_of(800, None, soon.append, lambda _, callback: later.append(callback))
+    client = Connection(memory, 100)
+    soon.clear()
+    memory.wait(client)
+    memory.wait(client)
+    later.pop()()
+    assert soon == [client.ask_again]
+    later.pop()()
+    assert (soon, later) == ([client.ask_again], [])
+
+
 def test_who_goes_on_is_cut_off_only_where_twice_as_much_is_held_and_after_who_takes_nothing():
     clock = ManualClock()
     memory = memory_of(800, clock, is_asked=False)

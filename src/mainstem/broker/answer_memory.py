@@ -63,6 +63,12 @@ class _Answers(msgspec.Struct):
     """It has taken something."""
 
 
+class _Wait(msgspec.Struct):
+    since: float
+    was_called: bool = False
+    """It has been told to ask again, and has not since."""
+
+
 class AnswerMemory:
     """A budget, and who has which part of it. No I/O."""
 
@@ -84,7 +90,7 @@ class AnswerMemory:
         self._most = math.inf if is_asked else 2 * limit
         self._answers: dict[Taker, _Answers] = {}
         self._held_by: Counter[str] = Counter()  # address
-        self._waiting: dict[Taker, float] = {}  # since when; the oldest first
+        self._waiting: dict[Taker, _Wait] = {}  # the oldest first
         self._is_to_call = False
         self._made = 0  # in this turn of the loop
         self._next_look = 0.0
@@ -112,7 +118,7 @@ class AnswerMemory:
 
     def wait(self, taker: Taker) -> None:
         """It is told to ask again when there is room, or it has waited for long."""
-        self._waiting.setdefault(taker, self._clock.monotonic())
+        self._waiting.setdefault(taker, _Wait(self._clock.monotonic())).was_called = False
         if not self._is_to_call:
             self._is_to_call = True
             self._call_later(_SECONDS_BETWEEN_CALLS, self._call_who_waits)
@@ -120,14 +126,18 @@ class AnswerMemory:
     def _may_go_on(self, taker: Taker) -> bool:
         if self.held < self.limit or taker.client_host not in self._held_by:
             return True
-        since = self._waiting.get(taker)
-        return since is not None and self._clock.monotonic() - since >= _LONGEST_WAIT
+        wait = self._waiting.get(taker)
+        return wait is not None and self._clock.monotonic() - wait.since >= _LONGEST_WAIT
 
     def _call_who_waits(self) -> None:
         if not self.has_room:
             self._cut_off(None)
-        for taker in filter(self._may_go_on, self._waiting):
-            self._call_soon(taker.ask_again)
+        for taker, wait in list(self._waiting.items()):
+            if wait.was_called:  # it has nothing to ask any more
+                del self._waiting[taker]
+            elif self._may_go_on(taker):
+                wait.was_called = True
+                self._call_soon(taker.ask_again)
         self._is_to_call = bool(self._waiting)
         if self._is_to_call:
             self._call_later(_SECONDS_BETWEEN_CALLS, self._call_who_waits)
