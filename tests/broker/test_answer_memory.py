@@ -176,6 +176,17 @@ def test_what_is_made_in_a_turn_of_the_loop_is_bounded():
     assert not memory.turn_is_full
 
 
+def test_who_has_many_answers_made_at_once_is_cut_off_too():
+    """They had been asked for before any of them was made."""
+    memory = memory_of(800, is_asked=False)
+    client = Connection(memory, 1000)
+    memory.hold(client, 600)
+    assert not client.aborted
+    memory.hold(client, 600)
+    assert client.aborted
+    assert memory.held == 0
+
+
 @pytest.mark.parametrize("is_asked", [False, True])
 def test_one_answer_may_be_larger_than_all_the_room(is_asked):
     memory = memory_of(100, is_asked=is_asked)

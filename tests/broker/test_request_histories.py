@@ -4,10 +4,7 @@ Connections and their budget are the real ones; the socket, the time and the han
 announced is answered, whatever the others do; and when all have left, nothing is held.
 """
 
-import heapq
-import itertools
 import struct
-from collections import deque
 from random import Random
 from types import SimpleNamespace
 
@@ -21,64 +18,16 @@ from mainstem.broker.config import BrokerConfig
 from mainstem.broker.connection import SCRATCH_BYTES, Connection, Pending
 from mainstem.broker.request_memory import ALLOWANCE, TURN_SECONDS, RequestMemory
 from mainstem.broker.strangers import Strangers
-from mainstem.core import ManualClock
 from mainstem.wire.fetch import API_KEY as FETCH
 from mainstem.wire.produce import API_KEY as PRODUCE
 from tests.support.properties import examples
+from tests.support.simulated_loop import Loop
 
 pytestmark = pytest.mark.timeout(600)
 MB = 1 << 20
 SIZES = (200, 3_000, 20_000, 60_000, 70_000, 150_000, 400_000, MB, 3 * MB, 12 * MB)
 LONG_POLL = 600
 ADDRESSES = tuple(f"/10.0.0.{number}" for number in range(4))
-
-
-class Timer:
-    def __init__(self, at, call, arguments):
-        self.at, self.call, self.arguments = at, call, arguments
-
-    def when(self):
-        return self.at
-
-    def cancel(self):
-        self.call = None
-
-
-class Loop:
-    """What connections ask of an event loop."""
-
-    def __init__(self):
-        self.clock = ManualClock()
-        self.soon = deque()
-        self._later = []
-        self._numbers = itertools.count()
-
-    def time(self):
-        return self.clock.monotonic()
-
-    def call_soon(self, call, *arguments):
-        self.soon.append((call, arguments))
-
-    def call_later(self, seconds, call, *arguments):
-        timer = Timer(self.time() + seconds, call, arguments)
-        heapq.heappush(self._later, (timer.at, next(self._numbers), timer))
-        return timer
-
-    def turn(self):
-        for _ in range(len(self.soon)):
-            call, arguments = self.soon.popleft()
-            call(*arguments)
-
-    def advance(self, seconds):
-        until = self.time() + seconds
-        while self._later and self._later[0][0] <= until:
-            at, _, timer = heapq.heappop(self._later)
-            self.clock.advance_ms(max(0, round((at - self.time()) * 1000)))
-            if timer.call is not None:
-                timer.call(*timer.arguments)
-            while self.soon:
-                self.turn()
-        self.clock.advance_ms(max(0, round((until - self.time()) * 1000)))
 
 
 class Socket:

@@ -7,9 +7,9 @@ the room is wanted: a consumer that works for minutes on what it has is no fault
 
 How large other answers are, nobody knows before they are made. Where the budget for them is used up, an address that
 holds some of it waits for up to `_LONGEST_WAIT` before its next one, and who takes nothing for a second is cut off.
-Where twice the budget is held all the same, clients are cut off whatever they do, never who is just answered: first who
-has taken nothing, of the address that holds most. What is made in one turn of the loop is bounded, since nobody can
-take any of it meanwhile, nor is what was cut off free before the next.
+Where twice the budget is held all the same, clients are cut off whatever they do, but for whose first answer has just
+been made: first who has taken nothing, of the address that holds most. What is made in one turn of the loop is bounded,
+since nobody can take any of it meanwhile, nor is what was cut off free before the next.
 
 Neither is the budget of requests: who does not read must not keep others from writing.
 """
@@ -167,12 +167,13 @@ class AnswerMemory:
         if not self._made:
             self._call_soon(self._turn_ends)
         self._made += size
-        if (answers := self._answers.get(taker)) is None:
+        is_first = taker not in self._answers
+        if is_first:
             self._answers[taker] = _Answers(size, self._clock.monotonic(), taker.untaken_bytes)
         else:
-            answers.size += size
+            self._answers[taker].size += size
         if self.held > self.limit:
-            self._cut_off(taker)
+            self._cut_off(taker if is_first else None)
 
     def let_go(self, taker: Taker, size: int) -> None:
         """Its client has taken so many of them."""
