@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 
 from mainstem.broker.answer_memory import AnswerMemory
 from mainstem.broker.answers import Later
+from mainstem.broker.arrivals import SCRATCH_BYTES
 from mainstem.broker.config import BrokerConfig
-from mainstem.broker.connection import SCRATCH_BYTES, Connection, Pending
+from mainstem.broker.connection import Connection
+from mainstem.broker.pending import Pending
 from mainstem.broker.request_memory import RequestMemory
 from mainstem.broker.strangers import Strangers
 from tests.support.properties import examples
@@ -233,7 +235,7 @@ class History:
         for each in self.clients:
             connection = each.connection
             mine = [memory._answers.get(connection) for memory in (fetched, unasked)]
-            assert connection._held_answers == sum(answers.size for answers in mine if answers is not None)
+            assert connection._outbox.held == sum(answers.size for answers in mine if answers is not None)
             if each.is_quick and connection.held_at_the_end is not None:
                 assert connection.held_at_the_end >= 7 / 8 * unasked.limit, "cut off, though there was room"
         # Twice the budget, what is made in a turn of the loop, and one answer whatever its size.

@@ -13,59 +13,22 @@ import time
 from types import SimpleNamespace
 
 import msgspec
-import psutil
 import pytest
 import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mainstem
-from mainstem.broker import request_memory
-from mainstem.broker.answer_memory import PATIENCE_SECONDS, AnswerMemory
 from mainstem.broker.answers import Later
-from mainstem.broker.arriving_frame import ArrivingFrame
 from mainstem.broker.config import BrokerConfig
 from mainstem.broker.request_memory import ALLOWANCE
 from mainstem.core import ManualClock, SystemClock
 from mainstem.records import Record, build_batch
 from mainstem.wire import codec
 from mainstem.wire.errors import Code
-from tests.support.broker import Client, running, until
+from tests.support.broker import frame, running, until
 from tests.support.properties import examples
-from tests.support.raw import RawClient
-
-
-def frame(api_key, version, correlation_id, message, flexible=False):
-    head = struct.pack(">hhih", api_key, version, correlation_id, 1) + b"c" + (b"\0" if flexible else b"")
-    body = head + bytes(codec.encode_request(api_key, version, message))
-    return struct.pack(">i", len(body)) + body
-
-
-def read_exactly(connection, size):
-    data = b""
-    while len(data) < size:
-        more = connection.recv(size - len(data))
-        assert more, "the broker closed the connection"
-        data += more
-    return data
-
-
-def read_answer(connection):
-    (size,) = struct.unpack(">i", read_exactly(connection, 4))
-    data = read_exactly(connection, size)
-    return int.from_bytes(data[:4], "big"), data[4:]
-
-
-def connect(log):
-    host, _, port = log.bootstrap.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=30)
-
-
-def is_closed(connection):
-    try:
-        return connection.recv(1) == b""
-    except ConnectionResetError:
-        return True
+from tests.support.raw import RawClient, connect, is_closed, read_answer
 
 
 def is_open(connection):
@@ -76,26 +39,6 @@ def is_open(connection):
         return True
     except ConnectionResetError:
         return False
-
-
-@settings(max_examples=examples(30))
-@given(st.data())
-def test_any_split_of_the_stream_gives_the_same_frames(mainstem_log, data):
-    texts = data.draw(st.lists(st.sampled_from((1, 10, 40_000, 100_000)), min_size=1, max_size=6))
-    stream = b"".join(
-        frame(11, 6, i, {"protocols": [{"name": "p", "metadata": b"x" * size}]}, flexible=True)
-        for i, size in enumerate(texts)
-    )
-    with connect(mainstem_log) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        while stream:
-            cut = data.draw(st.integers(1, min(len(stream), 120_000)))
-            connection.sendall(stream[:cut])
-            stream = stream[cut:]
-        for i in range(len(texts)):
-            correlation_id, body = read_answer(connection)
-            assert correlation_id == i
-            assert codec.decode_response(11, 6, body[1:]).error_code is Code.invalid_group_id
 
 
 @pytest.mark.parametrize(
@@ -208,23 +151,6 @@ def test_an_answer_that_cannot_be_encoded_is_a_failure(tmp_path, later):
             writer.close()
 
     asyncio.run(check(tmp_path))
-
-
-@pytest.mark.parametrize(("sent", "said"), [(b"GET / HTTP/1.1\r\n\r\n", "HTTP"), (b"\x16\x03\x01\x02\0\1", "TLS")])
-def test_who_took_the_port_for_another_ones_is_told_of_with_what_he_sent(tmp_path, monkeypatch, sent, said):
-    logs = structlog.testing.CapturingLogger()
-    monkeypatch.setattr("mainstem.broker.connection.log", logs)
-
-    async def check(directory) -> None:
-        async with running(directory, SystemClock()) as broker:
-            reader, writer = await asyncio.open_connection(broker.host, broker.port)
-            writer.write(sent)
-            assert await reader.read() == b""
-            writer.close()
-
-    asyncio.run(check(tmp_path))
-    (told,) = (each.kwargs["reason"] for each in logs.calls if each.args == ("connection_refused",))
-    assert f"; these bytes are {said}'s" in told
 
 
 def test_a_client_of_costly_requests_lets_others_have_their_turn(tmp_path):
@@ -407,7 +333,7 @@ def test_what_is_done_is_let_go_of_when_the_client_leaves_whatever_it_waited_for
             log = broker.topics.by_name("t").logs[0]
             await until(lambda: log.high_watermark == 3, "the records are there")
             (connection,) = broker.connections
-            assert connection._held_bytes > 2_700_000
+            assert connection._arrivals.held > 2_700_000
             assert not any(each.request for each in list(connection._unanswered)[1:])
             client.close()
             await until(lambda: not broker.connections, "it is gone")
@@ -441,7 +367,7 @@ def test_a_client_that_sends_no_more_is_closed_where_nothing_goes_on(tmp_path):
             await broker.topics.create("t", 1, {})
             with socket.create_connection((broker.host, broker.port)) as client:
                 client.sendall(frame(1, 4, 1, LONG_POLL) + frame(18, 0, 2, {}) * 5)
-                await until(lambda: any(c._requests for c in broker.connections), "they wait behind the poll")
+                await until(lambda: any(c._arrivals.requests for c in broker.connections), "they wait behind the poll")
                 client.shutdown(socket.SHUT_WR)
                 await until(lambda: any(c._has_ended for c in broker.connections), "it has ended")
                 (connection,) = broker.connections
@@ -526,7 +452,7 @@ def test_a_client_that_sends_and_does_not_read_is_not_read_from(tmp_path):
             else:
                 pytest.fail("the broker read everything")
             (connection,) = broker.connections
-            assert len(connection._requests) + len(connection._unanswered) <= 9 + 32_768 // len(request)
+            assert len(connection._arrivals.requests) + len(connection._unanswered) <= 9 + 32_768 // len(request)
             writer.transport.abort()
 
     asyncio.run(check(tmp_path))
@@ -624,204 +550,12 @@ def test_bytes_beyond_the_limit_wait_in_the_socket_and_are_answered_later():
         assert offsets == list(range(20))
 
 
-def test_more_requests_than_there_may_be_come_at_once_and_are_all_answered_in_their_order():
-    with mainstem.embedded(broker=BrokerConfig(port=0, queued_max_requests=3)) as log, connect(log) as client:
-        large = frame(3, 4, 998, {"topics": [{"name": "!" * 250}] * 600})
-        client.sendall(b"".join(frame(18, 0, number, {}) for number in range(998)) + large + frame(18, 0, 999, {})[:9])
-        assert [read_answer(client)[0] for _ in range(999)] == [*range(999)]
-        client.sendall(frame(18, 0, 999, {})[9:])
-        assert read_answer(client)[0] == 999
-
-
 def test_what_comes_behind_a_malformed_request_is_not_started_however_much_it_is():
     with mainstem.embedded(broker=BrokerConfig(port=0, queued_max_requests=3)) as log, connect(log) as client:
         malformed = struct.pack(">ihhih", 10, 9999, 0, 1, -1)
         client.sendall(frame(18, 0, 0, {}) + malformed + b"".join(frame(18, 0, number, {}) for number in range(1, 100)))
         assert read_answer(client)[0] == 0
         assert is_closed(client)
-
-
-def test_requests_of_a_byte_take_no_more_memory_than_they_have_bytes(tmp_path):
-    """Behind one that waits for long, 13,000 came with each read, and were kept as objects: eighteen times as much."""
-
-    async def check(directory) -> None:
-        async with running(directory, SystemClock(), BrokerConfig(port=0)) as broker:
-            await broker.topics.create("t", 1, {})
-            wanted = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}]
-            fetch = {"max_wait": 3_600_000, "min_bytes": 1, "max_bytes": 1000}
-            _, writer = await asyncio.open_connection(broker.host, broker.port)
-            writer.write(frame(1, 4, 1, fetch | {"topics": [{"topic": "t", "partitions": wanted}]}))
-            await until(lambda: any(each._unanswered for each in broker.connections), "it waits")
-            (connection,) = broker.connections
-            writer.write((struct.pack(">i", 1) + b"x") * 100_000)
-            await until(lambda: connection._reading_paused, "it has sent enough")
-            assert len(connection._requests) <= broker.config.queued_max_requests
-            assert len(connection._requests) + len(connection._unsplit) <= connection._held_bytes <= 2 * 65_536
-            writer.transport.abort()
-
-    asyncio.run(check(tmp_path))
-
-
-def test_what_is_announced_and_not_sent_gets_little_memory(tmp_path):
-    """Four bytes that announce a hundred megabytes got them."""
-
-    async def check(directory) -> None:
-        async with running(directory, ManualClock(), BrokerConfig(port=0, queued_max_request_bytes=1 << 20)) as broker:
-            connections = [await asyncio.open_connection(broker.host, broker.port) for _ in range(10)]
-            for _, writer in connections:
-                writer.write(struct.pack(">i", 100_000_000) + b"x")
-            await until(lambda: sum(c._arriving is not None for c in broker.connections) == 10, "all have begun")
-            assert sum(len(c._arriving.room) for c in broker.connections) == 9 + (1 << 20), "one has its turn"
-            for _, writer in connections:
-                writer.close()
-            await until(lambda: not broker.connections, "they are gone")
-            assert broker.request_memory.held == 0
-
-    asyncio.run(check(tmp_path))
-
-
-def test_idle_clients_hold_nothing_of_what_they_have_sent():
-    """Each kept its last large request for as long as it was open."""
-    with mainstem.embedded(child=True) as log, contextlib.ExitStack() as clients:
-        memory = psutil.Process(log.process_id).memory_info
-        log.create_topic("t")
-        batch = build_batch([Record(0, int(time.time() * 1000), None, bytes(900_000))])
-        data = [{"name": "t", "partition_data": [{"index": 0, "records": batch}]}]
-        before = memory().rss
-        for _ in range(150):
-            raw = clients.enter_context(RawClient(log.bootstrap))
-            raw.call(0, 9, transactional_id=None, acks=-1, timeout=30_000, topic_data=data)
-        assert memory().rss - before < 50_000_000
-
-
-def test_large_requests_of_many_share_one_budget_and_are_all_answered(tmp_path):
-    """Each sends a part first, then they all go on: parts of requests must not fill the budget for ever."""
-    limit = 1 << 20
-    large = frame(3, 4, 1, {"topics": [{"name": "!" * 250}] * 4000})
-    assert len(large) > limit // 2
-    most = []
-
-    async def ask(broker, begun) -> None:
-        reader, writer = await asyncio.open_connection(broker.host, broker.port)
-        writer.write(large[: len(large) // 2])
-        await writer.drain()
-        await begun.wait()
-        writer.write(large[len(large) // 2 :])
-        size = int.from_bytes(await reader.readexactly(4), "big")
-        most.append(broker.request_memory.held)
-        assert len(await reader.readexactly(size)) == size
-        writer.close()
-
-    async def check(directory) -> None:
-        config = BrokerConfig(port=0, queued_max_request_bytes=limit)
-        async with running(directory, ManualClock(), config) as broker, asyncio.TaskGroup() as group:
-            begun = asyncio.Event()
-            for _ in range(12):
-                group.create_task(ask(broker, begun))
-            await until(lambda: sum(c._waits_for_room for c in broker.connections) == 11, "the others wait")
-            begun.set()
-        assert broker.request_memory.held == 0
-
-    asyncio.run(check(tmp_path))
-    assert max(most) <= limit + len(large)
-
-
-@pytest.mark.parametrize("first", [12_000, 19_531, 40_000, 65_528])
-def test_a_request_larger_than_the_room_is_copied_a_few_times_however_it_comes(tmp_path, monkeypatch, first):
-    """Four kilobytes at a time, one of 36 MB kept the log busy for a minute."""
-    limit = 1 << 20
-    large = frame(3, 4, 1, {"topics": [{"name": "!" * 250}] * 6000})
-    assert len(large) > 1.4 * limit
-    copied, grow = [], ArrivingFrame.grow
-
-    def count(arriving):
-        copied.append(len(arriving.room))
-        grow(arriving)
-
-    monkeypatch.setattr(ArrivingFrame, "grow", count)
-
-    async def ask(broker) -> None:
-        reader, writer = await asyncio.open_connection(broker.host, broker.port)
-        writer.write(large[:first])
-        await until(lambda: any(each._arriving is not None for each in broker.connections), "it has begun")
-        for start in range(first, len(large), 50_000):
-            writer.write(large[start : start + 50_000])
-            await writer.drain()
-        size = int.from_bytes(await reader.readexactly(4), "big")
-        assert len(await reader.readexactly(size)) == size
-        writer.close()
-
-    async def check(directory) -> None:
-        config = BrokerConfig(port=0, queued_max_request_bytes=limit)
-        async with running(directory, ManualClock(), config) as broker:
-            await ask(broker)
-            assert sum(copied) < 2 * len(large), "alone"
-            copied.clear()
-            async with asyncio.TaskGroup() as group:
-                for _ in range(4):
-                    group.create_task(ask(broker))
-            assert sum(copied) < 4 * 4 * len(large), "four at once"
-        assert broker.request_memory.held == 0
-
-    asyncio.run(check(tmp_path))
-
-
-@pytest.mark.parametrize("address", ["127.0.0.2", "127.0.0.1"])
-def test_clients_that_stop_amid_their_requests_do_not_keep_others_out(tmp_path, monkeypatch, address):
-    """Two thousand of them with five bytes each used up the budget, and nobody was read from any more."""
-    monkeypatch.setattr(request_memory, "PATIENCE_SECONDS", 1.5)
-    limit = 1 << 20
-    large = frame(3, 4, 1, {"topics": [{"name": "!" * 250}] * 2000})
-
-    async def ask(reader, writer, request) -> None:
-        writer.write(request)
-        size = int.from_bytes(await reader.readexactly(4), "big")
-        assert len(await reader.readexactly(size)) == size
-
-    async def check(directory) -> None:
-        config = BrokerConfig(port=0, queued_max_request_bytes=limit)
-        async with running(directory, SystemClock(), config) as broker:
-            stalled = [await asyncio.open_connection(broker.host, broker.port) for _ in range(6)]
-            for _, writer in stalled:
-                writer.write(struct.pack(">i", 600_000) + bytes(200_000))
-            await until(lambda: sum(c._waits_for_room for c in broker.connections) == 4, "one has room, one its turn")
-            other = await asyncio.open_connection(broker.host, broker.port, local_addr=(address, 0))
-            async with asyncio.timeout(60):
-                for number in range(3):
-                    await ask(*other, frame(18, 0, number, {}))
-                await ask(*other, large)
-            for _, writer in stalled:
-                writer.close()
-            other[1].close()
-        assert broker.request_memory.held == 0
-
-    asyncio.run(check(tmp_path))
-
-
-def test_a_request_behind_one_that_waits_for_long_keeps_nobody_out(tmp_path):
-    """A fetch that waits for an hour, and behind it more than the budget: nobody else was read from."""
-    large = frame(3, 4, 1, {"topics": [{"name": "!" * 250}] * 480})
-
-    async def check(directory) -> None:
-        config = BrokerConfig(port=0, queued_max_request_bytes=1 << 20)
-        async with running(directory, SystemClock(), config) as broker:
-            await broker.topics.create("t", 1, {})
-            wanted = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}]
-            topics = [{"topic": "t", "partitions": wanted}]
-            fetch = {"max_wait": 3_600_000, "min_bytes": 1, "max_bytes": 1000, "topics": topics}
-            _, greedy = await asyncio.open_connection(broker.host, broker.port)
-            greedy.write(frame(1, 4, 1, fetch) + struct.pack(">i", 3 << 20) + bytes(3 << 20))
-            await until(lambda: any(each._waits_for_room for each in broker.connections), "there is no room for it")
-            reader, writer = await asyncio.open_connection(broker.host, broker.port, local_addr=("127.0.0.2", 0))
-            writer.write(large)
-            async with asyncio.timeout(20):
-                size = int.from_bytes(await reader.readexactly(4), "big")
-                await reader.readexactly(size)
-            writer.close()
-            greedy.transport.abort()
-        assert broker.request_memory.held == 0
-
-    asyncio.run(check(tmp_path))
 
 
 def test_connections_beyond_the_limit_are_closed_at_once():
@@ -902,7 +636,9 @@ def test_a_connection_that_asks_nothing_for_long_is_closed(tmp_path):
             log = broker.topics.by_name("t").logs[0]
             await until(lambda: log._listeners, "the fetch waits")
             half[1].write(frame(3, 4, 1, {"topics": []})[:-1])
-            await until(lambda: any(c._arriving is not None for c in broker.connections), "half a request is there")
+            await until(
+                lambda: any(c._arrivals._arriving is not None for c in broker.connections), "half a request is there"
+            )
             clock.advance_ms(599_999)
             broker.close_idle_connections()
             asks[1].write(frame(18, 0, 7, {}))
@@ -938,229 +674,6 @@ def test_bytes_that_drip_keep_no_connection(tmp_path):
     asyncio.run(check(tmp_path))
 
 
-async def who_takes_little(broker, address=None):
-    """A connection whose client reads nothing, and has little room for what it does not read."""
-    client = socket.socket()
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    client.setblocking(False)
-    if address is not None:
-        client.bind((address, 0))
-    await asyncio.get_running_loop().sock_connect(client, (broker.host, broker.port))
-    return client
-
-
-def unsent(broker):
-    """What the broker holds of answers."""
-    return sum(
-        c._transport.get_write_buffer_size() + sum(len(chunk) for each in c._unanswered for chunk in each.chunks)
-        for c in broker.connections
-    )
-
-
-def test_clients_that_take_nothing_of_a_fetch_share_one_budget_and_are_cut_off_where_it_is_wanted(tmp_path):
-    """Each kept up to 57 MB, for as long as it liked."""
-    clock, limit, batch, slow_ones = ManualClock(), 8 << 20, 900_000, 6
-
-    async def check(directory) -> None:
-        config = BrokerConfig(port=0, queued_max_request_bytes=limit // 4)
-        async with running(directory, clock, config) as broker:
-            log = (await broker.topics.create("t", 1, {})).logs[0]
-            for _ in range(24):
-                await log.append(build_batch([Record(0, 1, None, b"x" * batch)]))
-            wanted = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 50_000_000}]
-            topics = [{"topic": "t", "partitions": wanted}]
-            fetch = {"max_wait": 0, "min_bytes": 1, "max_bytes": 50_000_000, "topics": topics}
-            slow = [await who_takes_little(broker) for _ in range(slow_ones)]
-            for client in slow:
-                await asyncio.get_running_loop().sock_sendall(client, frame(1, 4, 1, fetch))
-            for client in slow:  # one byte says that the answer is made
-                await asyncio.get_running_loop().sock_recv(client, 1)
-            assert any(c._writing_paused for c in broker.connections)
-            assert unsent(broker) <= limit + (slow_ones + 1) * (batch + 1000)
-            client = await Client.connect(broker)
-
-            async def fetched():
-                answer = await client.call(1, 4, **fetch)
-                return len(answer.responses[0].partitions[0].records)
-
-            assert batch <= await fetched() < limit, "one batch goes out whatever is held"
-            for _ in range(2):  # the sockets may have taken some more before the first look
-                clock.advance_ms(int(PATIENCE_SECONDS * 1000))
-                await fetched()
-            await until(lambda: broker.fetched_memory.held == 0, "those who took nothing are cut off")
-            assert await fetched() > limit - 2 * batch
-            for each in slow:
-                each.close()
-            client.close()
-
-    asyncio.run(check(tmp_path))
-
-
-def test_no_further_request_is_started_while_there_is_much_to_send(tmp_path):
-    """A few bytes ask for all groups; 64 such requests were answered before anything was sent."""
-
-    async def check(directory) -> None:
-        async with running(directory, ManualClock(), BrokerConfig(port=0)) as broker:
-            for number in range(10_000):
-                broker.groups.group(f"group-{number}")
-            client = await who_takes_little(broker)
-            await asyncio.get_running_loop().sock_sendall(client, frame(16, 0, 1, {}) * 40)
-            await until(lambda: any(c._writing_paused for c in broker.connections), "it is stuck")
-            assert unsent(broker) <= 2 << 20
-            client.close()
-
-    asyncio.run(check(tmp_path))
-
-
-def test_answers_that_nobody_knows_the_size_of_before_are_held_as_far_as_there_is_room(tmp_path):
-    """Each connection was given its own, until who took nothing was cut off after half a minute."""
-    limit, size = 40_000_000, 9_000_000
-    join = {"group_id": "g", "session_timeout": 600_000, "rebalance_timeout": 600_000, "protocol_type": "x"}
-    describe = frame(15, 0, 1, {"groups": ["g"]})
-
-    async def check(directory) -> None:
-        config = BrokerConfig(port=0, queued_max_request_bytes=limit // 2, group_initial_rebalance_delay_ms=0)
-        async with running(directory, SystemClock(), config) as broker:
-            client = Client(*await asyncio.open_connection(broker.host, broker.port, limit=2 * size))
-            protocols = [{"name": "p", "metadata": bytes(size)}]
-            member = await client.call(11, 3, member_id="", protocols=protocols, **join)
-            joined = {"group_id": "g", "generation_id": member.generation_id, "member_id": member.member_id}
-            await client.call(14, 2, **joined, assignments=[{"member_id": member.member_id, "assignment": b""}])
-            slow = [await who_takes_little(broker) for _ in range(12)]
-            for each in slow:
-                await asyncio.get_running_loop().sock_sendall(each, describe)
-            await until(lambda: broker.unasked_memory.held >= limit, "they do not take it")
-            assert (await client.call(12, 3, **joined)).error_code == Code.none
-            assert broker.unasked_memory.held >= limit, "what has a small answer did not wait"
-            elsewhere = Client(
-                *await asyncio.open_connection(broker.host, broker.port, limit=2 * size, local_addr=("127.0.0.2", 0))
-            )
-            for each in (elsewhere, client):  # the latter is of their address, and waits
-                described = await each.call(15, 0, groups=["g"])
-                assert len(described.groups[0].members[0].member_metadata) == size
-                assert broker.unasked_memory.held <= 2 * limit + size
-            assert len(broker.connections) < 2 + len(slow), "who takes nothing is cut off"
-            elsewhere.close()
-            for each in (client, *slow):
-                each.close()
-
-    asyncio.run(check(tmp_path))
-
-
-def test_what_is_answered_later_is_made_in_several_turns_of_the_loop_too(tmp_path, monkeypatch):
-    """Members that join are answered together: 113 of 122 clients were cut off, after 1.8 GB had been made at once."""
-    size, made, hold = 3_000_000, [], AnswerMemory.hold
-
-    def counted(self, taker, size):
-        hold(self, taker, size)
-        made.append(self._made)
-
-    monkeypatch.setattr(AnswerMemory, "hold", counted)
-    join = {"group_id": "g", "session_timeout": 600_000, "rebalance_timeout": 600_000, "protocol_type": "x"}
-
-    async def check(directory) -> None:
-        config = BrokerConfig(port=0, group_initial_rebalance_delay_ms=0)
-        async with running(directory, SystemClock(), config) as broker:
-            leader, member = [
-                Client(*await asyncio.open_connection(broker.host, broker.port, limit=2 * size)) for _ in range(2)
-            ]
-            small = [{"name": "p", "metadata": b"a"}]
-            first = await leader.call(11, 3, member_id="", protocols=small, **join)
-            member.send(11, 3, member_id="", protocols=[{"name": "p", "metadata": bytes(size)}], **join)
-            await until(lambda: len(broker.groups.groups["g"].members) == 2, "the second one joins")
-            await leader.call(11, 3, member_id=first.member_id, protocols=small, **join)
-            again = frame(11, 3, 1, {"member_id": first.member_id, "protocols": small, **join})
-            made.clear()
-            others = [await who_takes_little(broker) for _ in range(16)]
-            for each in others:
-                await asyncio.get_running_loop().sock_sendall(each, again)
-            await until(lambda: len(made) == len(others), "all are answered")
-            assert max(made) < broker.unasked_memory.limit / 8 + 2 * size
-            for each in (leader, member, *others):
-                each.close()
-
-    asyncio.run(check(tmp_path))
-
-
-def test_who_is_answered_behind_an_answer_that_is_not_taken_goes_on_when_there_is_room(tmp_path):
-    """Nobody told it, when it had found that it was to take its answers first."""
-    join = {"group_id": "g", "session_timeout": 300_000, "rebalance_timeout": 300_000, "protocol_type": "x"}
-
-    async def check(directory) -> None:
-        config = BrokerConfig(port=0, group_initial_rebalance_delay_ms=3_000_000)
-        async with running(directory, ManualClock(), config) as broker:
-            for number in range(1_000):
-                broker.groups.group(f"group-{number}")
-            client = await Client.connect(broker)
-            client.send(11, 3, member_id="", protocols=[{"name": "p", "metadata": b""}], **join)
-            client.send(16, 0)
-            await until(lambda: broker.unasked_memory.held, "the second answer is made")
-            broker.unasked_memory.take(broker.unasked_memory.limit)
-            client.send(18, 0)
-            (connection,) = broker.connections
-            await until(lambda: connection._requests, "it is to take that first")
-            broker.unasked_memory.give(broker.unasked_memory.limit)
-            await until(lambda: not connection._requests, "it is told that it need not")
-            client.close()
-
-    asyncio.run(check(tmp_path))
-
-
-def test_answers_behind_a_request_that_waits_make_room_for_others(tmp_path):
-    """Their client did not even have to keep from reading: two of them had all the room for half an hour."""
-    clock, limit, batch = ManualClock(), 4 << 20, 900_000
-
-    async def check(directory) -> None:
-        config = BrokerConfig(port=0, queued_max_request_bytes=limit // 4, group_initial_rebalance_delay_ms=3_000_000)
-        async with running(directory, clock, config) as broker:
-            log = (await broker.topics.create("t", 1, {})).logs[0]
-            for _ in range(5):
-                await log.append(build_batch([Record(0, 1, None, b"x" * batch)]))
-            wanted = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 50_000_000}]
-            fetch = {"max_bytes": 50_000_000, "topics": [{"topic": "t", "partitions": wanted}]}
-            join = {"group_id": "g", "session_timeout": 300_000, "rebalance_timeout": 300_000, "protocol_type": "x"}
-            behind = await Client.connect(broker)
-            behind.send(11, 3, **join, protocols=[{"name": "p", "metadata": b""}])
-            behind.send(1, 4, max_wait=0, min_bytes=1, **fetch)
-            await until(lambda: broker.fetched_memory.held >= limit - batch, "its answer is made")
-            client = await Client.connect(broker)
-
-            async def fetched():
-                answer = await client.call(1, 4, max_wait=0, min_bytes=1, **fetch)
-                return len(answer.responses[0].partitions[0].records)
-
-            assert await fetched() < 2 * batch
-            for _ in range(2):
-                clock.advance_ms(int(PATIENCE_SECONDS * 1000))
-                await fetched()
-            await until(lambda: broker.fetched_memory.held == 0, "it is cut off")
-            assert await fetched() > limit - 2 * batch
-            for each in (behind, client):
-                each.close()
-
-    asyncio.run(check(tmp_path))
-
-
-def test_a_client_that_takes_no_answers_is_idle_in_the_end(tmp_path):
-    """It was closed once it had taken what it did not take: never."""
-    clock = ManualClock()
-
-    async def check(directory) -> None:
-        async with running(directory, clock, BrokerConfig(port=0)) as broker:
-            for number in range(30_000):
-                broker.groups.group(f"group-{number}")
-            client = await who_takes_little(broker)
-            await asyncio.get_running_loop().sock_sendall(client, frame(16, 0, 1, {}) * 20)
-            await until(lambda: any(c._writing_paused for c in broker.connections), "it is stuck")
-            clock.advance_ms(600_000)
-            broker.close_idle_connections()
-            await until(lambda: not broker.connections, "it is gone")
-            assert broker.fetched_memory.held == 0
-            client.close()
-
-    asyncio.run(check(tmp_path))
-
-
 def test_a_client_over_its_quota_that_has_sent_more_is_idle_in_the_end(tmp_path):
     """Nobody reads from it, so it may have gone; it kept its place for as long as its quota told it to wait."""
     clock = ManualClock()
@@ -1172,7 +685,7 @@ def test_a_client_over_its_quota_that_has_sent_more_is_idle_in_the_end(tmp_path)
             (connection,) = broker.connections
             connection.mute(3600)
             writer.write(frame(18, 0, 1, {}))
-            await until(lambda: connection._requests, "its request waits")
+            await until(lambda: connection._arrivals.requests, "its request waits")
             clock.advance_ms(599_999)
             broker.close_idle_connections()
             assert broker.connections
@@ -1182,16 +695,6 @@ def test_a_client_over_its_quota_that_has_sent_more_is_idle_in_the_end(tmp_path)
             writer.close()
 
     asyncio.run(check(tmp_path))
-
-
-def test_a_frame_above_the_limit_is_refused():
-    with mainstem.embedded(broker=BrokerConfig(port=0, socket_request_max_bytes=1000)) as log:
-        with connect(log) as connection:
-            connection.sendall(struct.pack(">i", 1001))
-            assert is_closed(connection)
-        with connect(log) as connection:
-            connection.sendall(frame(3, 4, 5, {"topics": [{"name": "x" * 900}]}))
-            assert read_answer(connection)[0] == 5
 
 
 def test_a_client_that_leaves_ends_its_long_poll(tmp_path):

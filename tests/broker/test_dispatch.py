@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from mainstem.broker.connection import Connection, Pending
+from mainstem.broker.connection import Connection
 from mainstem.broker.dispatch import Dispatch
 from mainstem.broker.handlers import Handler, RequestContext, handler, load_handlers
+from mainstem.broker.pending import Pending
 from mainstem.core import MainstemError, SystemClock
 from mainstem.wire import codec
 from mainstem.wire.errors import Code, MalformedFrame, RequestError

@@ -353,8 +353,8 @@ def test_what_a_client_does_not_take_counts_until_it_does_or_is_cut_off(authorit
             for client in slow:
                 for _ in range(8):  # a socket takes some megabytes of what nobody reads
                     client.send(1, 4, **fetch)
-            await until(lambda: all(each._writing_paused for each in broker.connections), "they are stuck")
-            assert all(each._held_answers >= batch for each in broker.connections)
+            await until(lambda: all(each._outbox.is_stuck for each in broker.connections), "they are stuck")
+            assert all(each._outbox.held >= batch for each in broker.connections)
             client = await connected()
             async with asyncio.timeout(60):
                 while broker.fetched_memory.held:  # TLS and the sockets take some more, 256 KB, before they stop

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from mainstem.broker.answer_memory import AnswerMemory
 from mainstem.broker.answers import Later
+from mainstem.broker.arrivals import SCRATCH_BYTES
 from mainstem.broker.config import BrokerConfig
-from mainstem.broker.connection import SCRATCH_BYTES, Connection, Pending
+from mainstem.broker.connection import Connection
+from mainstem.broker.pending import Pending
 from mainstem.broker.request_memory import ALLOWANCE, TURN_SECONDS, RequestMemory
 from mainstem.broker.strangers import Strangers
 from mainstem.wire.fetch import API_KEY as FETCH
@@ -220,15 +222,15 @@ class History:
                 waited = self.loop.time() - each.began
                 assert waited < (bad + 1) * len(each.sizes) * (TURN_SECONDS + 2) + 600, "kept waiting"
         for memory in self.memory:
-            mine = [each.connection for each in self.clients if each.connection._memory is memory]
-            assert memory.held == sum(max(each._held_bytes - ALLOWANCE, 0) for each in mine)
+            mine = [each.connection for each in self.clients if each.connection._arrivals.memory is memory]
+            assert memory.held == sum(max(each._arrivals.held - ALLOWANCE, 0) for each in mine)
             # Beyond the budget: a request that has its turn, and one of each that has just said who it is.
             strangers = sum(each.is_stranger for each in self.clients)
             assert memory.held <= memory.limit + max(SIZES) + strangers * 500_000
             if memory.limit >= MB and not strangers:
                 assert memory._free("/10.0.0.9") > 0, "an address that has nothing"
             for waiting in memory._waiting.values():
-                assert all(each._waits_for_room for each in waiting)
+                assert all(each._arrivals.waits_for_room for each in waiting)
             if memory.turn is None:
                 assert not any(wait.may_have_turn for waiting in memory._waiting.values() for wait in waiting.values())
 

@@ -15,7 +15,7 @@ import uvloop
 
 from mainstem.broker import sending
 from mainstem.broker.config import BrokerConfig
-from mainstem.broker.connection import Pending
+from mainstem.broker.pending import Pending
 from mainstem.core import ManualClock, SystemClock
 from mainstem.log import SystemDisk
 from mainstem.log.disk import SystemFile
@@ -102,7 +102,7 @@ def test_answers_come_whole_and_in_order(tmp_path, slices, loop, slow):
             order = [0, 1, 0, 0, 1, 1, 0]
             writer.writelines(METADATA if each else fetch() for each in order)
             if slow:
-                await until(lambda: any(c._writing_paused for c in broker.connections), "it is stuck")
+                await until(lambda: any(c._outbox.is_stuck for c in broker.connections), "it is stuck")
                 assert any(sent < size for size, sent in slices)
             for each in order[:3]:
                 if each:
@@ -250,7 +250,7 @@ def test_a_client_that_is_slow_has_a_megabyte_of_its_answer_in_memory(tmp_path, 
             each_turn(broker.loop)
             reader, writer = await asyncio.open_connection(broker.host, broker.port, limit=4_096)
             writer.write(fetch())
-            await until(lambda: any(c._writing_paused for c in broker.connections), "it is stuck")
+            await until(lambda: any(c._outbox.is_stuck for c in broker.connections), "it is stuck")
             (connection,) = broker.connections
             assert connection._transport.get_write_buffer_size() < 1_200_000
             assert max(size for size, _ in slices) <= 1 << 20
@@ -262,7 +262,7 @@ def test_a_client_that_is_slow_has_a_megabyte_of_its_answer_in_memory(tmp_path, 
             writer.write(fetch(len(found) * log.high_watermark // len(content)))
             assert await records(reader) == content[len(found) :]
             writer.write(fetch())
-            await until(lambda: any(c._writing_paused for c in broker.connections), "it is stuck again")
+            await until(lambda: any(c._outbox.is_stuck for c in broker.connections), "it is stuck again")
             in_one_turn.clear()
             connection.close()
             assert not in_one_turn
@@ -287,9 +287,9 @@ def test_what_comes_back_from_the_disk_while_it_waits_for_the_client_is_not_sent
             (connection,) = broker.connections
 
             def left():
-                return [each for each in connection._unsent if isinstance(each, FileSlice)]
+                return [each for each in connection._outbox.unsent if isinstance(each, FileSlice)]
 
-            await until(lambda: connection._writing_paused and left(), "it is stuck amid the file")
+            await until(lambda: connection._outbox.is_stuck and left(), "it is stuck amid the file")
             (segment,) = log.segments
             last = left()[-1]
             with segment.path.open("r+b") as file:
@@ -338,7 +338,7 @@ def test_a_client_that_has_said_that_it_is_done_and_takes_nothing_is_idle(tmp_pa
             await filled(broker)
             _, writer = await asyncio.open_connection(broker.host, broker.port, limit=4_096)
             writer.write(fetch())
-            await until(lambda: any(c._unsent for c in broker.connections), "it waits")
+            await until(lambda: any(c._outbox.unsent for c in broker.connections), "it waits")
             (connection,) = broker.connections
             writer.write_eof()
             await until(lambda: connection.idle, "it counts for nothing")

@@ -7,6 +7,8 @@ broker = await crashed(broker, elsewhere, clock)      # as after SIGKILL: what t
 import asyncio
 import contextlib
 import shutil
+import socket
+import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -133,3 +135,21 @@ async def committed_records(partition: PartitionLog) -> list[Record]:
 
 def partition_of(broker: Broker, topic: str, number: int = 0) -> PartitionLog:
     return broker.partition(TopicPartition(topic, number))
+
+
+def frame(api_key: int, version: int, correlation_id: int, message: dict[str, Any], flexible: bool = False) -> bytes:
+    """A request in its frame."""
+    head = struct.pack(">hhih", api_key, version, correlation_id, 1) + b"c" + (b"\0" if flexible else b"")
+    body = head + bytes(codec.encode_request(api_key, version, message))
+    return struct.pack(">i", len(body)) + body
+
+
+async def who_takes_little(broker: Broker, address: str | None = None) -> socket.socket:
+    """A connection whose client reads nothing, and has little room for what it does not read."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.setblocking(False)
+    if address is not None:
+        client.bind((address, 0))
+    await asyncio.get_running_loop().sock_connect(client, (broker.host, broker.port))
+    return client

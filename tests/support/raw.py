@@ -253,3 +253,32 @@ def producer_of(answer: Any) -> tuple[int, int]:
 async def in_thread(function: Any, *args: Any) -> Any:
     """Blocking calls of this client from a test that is a coroutine."""
     return await asyncio.get_running_loop().run_in_executor(None, function, *args)
+
+
+def connect(log: Any) -> socket.socket:
+    """A socket to an embedded log, and nobody who knows what goes over it."""
+    host, _, port = log.bootstrap.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=30)
+
+
+def read_answer(connection: socket.socket) -> tuple[int, bytes]:
+    """The correlation id and the rest of the next one."""
+    data = _read_exactly(connection, int.from_bytes(_read_exactly(connection, 4), "big"))
+    return int.from_bytes(data[:4], "big"), data[4:]
+
+
+def _read_exactly(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = connection.recv(size - len(data))
+        assert more, "the broker closed the connection"
+        data += more
+    return data
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """By the other end."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True

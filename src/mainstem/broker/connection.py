@@ -1,7 +1,6 @@
 """One client connection: bytes to frames, requests in order, answers in the order of the requests.
 
-Reading. What arrives goes to the scratch buffer, which all connections share: several frames come with one read, and
-each is copied out of it. One that is not whole is received into a buffer of its own (`arriving_frame`).
+Reading. What arrives is cut into frames, where there is room for it (`arrivals`).
 
 Order. Requests start in the order they came. A plain handler is done when it returns; one that returns a future lets
 the next request start (Produce: five requests in flight share one sync of the disk); a coroutine holds the next one
@@ -9,8 +8,8 @@ back. Answers leave in the order of their requests, whatever finished first.
 
 Back-pressure. Reading stops while `queued_max_requests` requests are unanswered, while all connections together hold
 `queued_max_request_bytes` bytes of requests (`request_memory`), or while the client does not take its answers. What
-they hold of answers counts as well (`answer_memory`), until the socket has taken it: what a fetch has read, and what
-other large answers are, each by itself.
+they hold of answers counts as well (`outbox`, `answer_memory`), until the socket has taken it: what a fetch has read,
+and what other large answers are, each by itself.
 """
 
 import asyncio
@@ -21,73 +20,35 @@ from functools import partial
 from ssl import SSLError
 from typing import TYPE_CHECKING, Any, Final, cast
 
-import msgspec
-
 from mainstem.broker import sending
 from mainstem.broker.answers import Later
-from mainstem.broker.arriving_frame import ArrivingFrame
+from mainstem.broker.arrivals import SCRATCH_BYTES, Arrivals
 from mainstem.broker.errors import NotYetServed
 from mainstem.broker.gone import GONE
-from mainstem.broker.request_memory import ALLOWANCE
+from mainstem.broker.outbox import Outbox
+from mainstem.broker.pending import Pending
 from mainstem.core.causes import one_line
 from mainstem.core.errors import MainstemError
 from mainstem.core.logging import get_logger
 from mainstem.wire.errors import MalformedFrame
-from mainstem.wire.fetch import API_KEY as FETCH
-from mainstem.wire.frames import SIZE
 from mainstem.wire.produce import API_KEY as PRODUCE
-from mainstem.wire.share_fetch import API_KEY as SHARE_FETCH
 
 if TYPE_CHECKING:
-    from mainstem.broker.answer_memory import AnswerMemory
     from mainstem.broker.listeners import Listener
     from mainstem.broker.security.sasl import Authentication
     from mainstem.broker.server import Broker
 
-SCRATCH_BYTES = 65_536
-_MOST_ANSWERS = 1_048_576  # bytes; with more to send, no further request is started
 # Of one client, before others have their turn: so many requests are started, and no other one after so many seconds.
 _MOST_AT_ONCE = 32
 _MOST_SECONDS = 0.002
 # Of requests whose coroutines have not begun: decoded, they are up to 24 times as large.
 _MOST_BEGINNING = 262_144
-_FETCHES: Final = (FETCH, SHARE_FETCH)  # which ask for room before they read
-# Mostly, their answers are hardly larger than they are, and others wait for them: Produce, ListOffsets, OffsetCommit,
-# FindCoordinator, Heartbeat, LeaveGroup, SaslHandshake, ApiVersions, InitProducerId, OffsetForLeaderEpoch,
-# AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, TxnOffsetCommit, SaslAuthenticate, ConsumerGroupHeartbeat,
-# ShareGroupHeartbeat, ShareAcknowledge, StreamsGroupHeartbeat.
-_SMALL: Final = frozenset((PRODUCE, 2, 8, 10, 12, 13, 17, 18, 22, 23, 24, 25, 26, 28, 36, 68, 76, 79, 88))
 GOOD_BYE_SECONDS: Final = 5.0  # for the client to take what was written, and to answer the end of TLS
 
-# How what others send begins, who took this port for theirs; as a size it is more than any limit's.
-_OTHERS: Final = {b"\x16\x03": "; these bytes are TLS's, and this listener has none"} | dict.fromkeys(
-    (b"GE", b"PO", b"PU", b"HE", b"OP", b"DE"), "; these bytes are HTTP's, and this is Kafka's protocol"
-)
 _next_turn: Final = partial(asyncio.sleep, 0)
 ANONYMOUS: Final = "User:ANONYMOUS"
 
 log = get_logger()
-
-
-class Pending(msgspec.Struct):
-    """A request that was started and the chunks of its answer once it has one; `chunks` empty means no answer."""
-
-    api_key: int
-    version: int
-    correlation_id: int
-    client_id: str
-    request: Any
-    """Where a failure of it is told by what was asked."""
-    chunks: list[Any] = []
-    done: bool = False
-    size: int = 0
-    """Bytes of its frame."""
-    is_at_work: bool = False
-    """They are in memory until it is done, whether or not its client is still there."""
-    answer_size: int = 0
-    """Bytes of a large answer; small ones do not count."""
-    meter: Any = None
-    """`security.quotas.Meter`, where some client has a quota."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -112,21 +73,9 @@ class Connection(asyncio.BufferedProtocol):
         """Called once when the client has gone; what waits on its behalf adds itself."""
         self._transport: asyncio.Transport
         self._loop = broker.loop
-        self._scratch = broker.scratch
-        self._unsplit = b""  # what has arrived and is in no frame: part of a size, or more requests than there may be
-        self._has_more = False  # requests in it
-        self._leased = 0  # bytes of the budget for what is read next
-        self._arriving: ArrivingFrame | None = None
-        self._requests: deque[bytearray] = deque()
+        self._arrivals = Arrivals(self, broker.scratch)
         self._unanswered: deque[Pending] = deque()
-        self._memory = broker.request_memory
-        self._waits_for_room = False
-        self._held_bytes = 0  # of the frame that arrives, and of requests that have no answer yet
-        self._fetched = broker.fetched_memory
-        self._unasked = broker.unasked_memory
-        self._held_answers = 0  # bytes of answers that the socket has not taken yet
-        self._written: list[Pending] = []  # of them, what the transport was given, or is to be given from `_unsent`
-        self._unsent: deque[Any] = deque()  # chunks, from a part of a file on, that wait until the socket takes more
+        self._outbox = Outbox(self, broker.fetched_memory, broker.unasked_memory)
         self.idle_since = broker.clock.monotonic()
         """When the last request came or the last answer left."""
         self._waits_for_start = False  # the broker's, and takes no request meanwhile
@@ -135,16 +84,13 @@ class Connection(asyncio.BufferedProtocol):
         self._has_ended = False  # the client sends no more: what it has sent is started, then it is closed
         self._holding_back = False  # a coroutine is running: the next request waits for it
         self._malformed: MalformedFrame | None = None  # what came after the requests; when they are answered, it ends
-        self._writing_paused = False
         self._reading_paused = False
         self._reads_no_more = False
         self._flush_scheduled = False
         self._closing = False
         self._drained: asyncio.Future[None] | None = None
-        config = broker.config
-        self._most_bytes = config.socket_request_max_bytes
-        self._most_requests = config.queued_max_requests
         self._muted: asyncio.TimerHandle | None = None
+        self._set_usual_limits()
 
     def mute(self, seconds: float) -> None:
         """Take no further request for so long (KIP-219); those that were started are answered."""
@@ -191,27 +137,34 @@ class Connection(asyncio.BufferedProtocol):
 
         self.authentication = Authentication(self)
         self.broker.strangers.come(self)
-        self._memory = self.broker.strangers_memory
-        self._most_bytes = min(self.broker.config.sasl_server_max_receive_size, self._most_bytes)
-        self._most_requests = min(MOST_REQUESTS_BEFORE, self._most_requests)
+        config = self.broker.config
+        most = min(MOST_REQUESTS_BEFORE, config.queued_max_requests)
+        size = min(
+            (config.sasl_server_max_receive_size, "sasl_server_max_receive_size"),
+            (config.socket_request_max_bytes, "socket_request_max_bytes"),
+        )
+        # One at a time: what it has room for would be everybody's once the client is known.
+        self._arrivals.set_limits(self.broker.strangers_memory, most, *size, one_at_a_time=True)
 
     def known(self, *, for_good: bool) -> None:
         """The client has said who it is; `for_good`: and need not do so again."""
         if self._transport is GONE:
             return
         self.broker.strangers.go(self)
-        if self._memory is not self.broker.request_memory:
-            self._give_lease_back()
-            held = self._held_bytes
-            self._hold(-held)
-            self._memory.leave(self)
-            self._memory = self.broker.request_memory
-            self._hold(held)
-            self._waits_for_room = False
-        self._most_bytes = self.broker.config.socket_request_max_bytes
-        self._most_requests = self.broker.config.queued_max_requests
+        if self._arrivals.memory is not self.broker.request_memory:
+            self._arrivals.move(self.broker.request_memory)
+        self._set_usual_limits()
         if for_good:
             self.authentication = None
+
+    def _set_usual_limits(self) -> None:
+        config = self.broker.config
+        self._arrivals.set_limits(
+            self.broker.request_memory,
+            config.queued_max_requests,
+            config.socket_request_max_bytes,
+            "socket_request_max_bytes",
+        )
 
     # --- the socket --------------------------------------------------------------------------------------------------
 
@@ -226,6 +179,7 @@ class Connection(asyncio.BufferedProtocol):
             self._ask_who()
         secure = transport.get_extra_info("ssl_object")
         self.takes_slices = secure is None
+        self._outbox.open(self._transport, takes_slices=self.takes_slices)
         if secure is not None:  # what the socket does not take is to be seen soon (`sending.send_encrypted`)
             self._transport.set_write_buffer_limits(sending.PART)
             # TLS goes on reading while nobody reads from it, up to half a megabyte.
@@ -246,14 +200,10 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(exc, SSLError):
             log.info("connection_failed", client=self.client_host, reason=one_line(exc))
         self._closing = True
-        self._drop_requests()
-        self._unsent.clear()
-        self._arriving = None
         at_work = sum(each.size for each in self._unanswered if each.is_at_work and not each.done)
         self._unanswered.clear()  # what is done is needed by nobody; what is at work is known where it is
-        self._hold(at_work - self._held_bytes)
-        self._memory.leave(self, at_work=max(at_work - ALLOWANCE, 0))
-        self._let_go_of_answers()
+        self._arrivals.end(at_work)
+        self._outbox.clear()
         self.broker.connections.discard(self)
         self.broker.strangers.go(self)
         if not at_work:
@@ -262,6 +212,7 @@ class Connection(asyncio.BufferedProtocol):
             callback()
         self.on_close.clear()
         self._transport, self.authentication = GONE, None  # which refer to this
+        self._outbox.open(GONE, takes_slices=True)
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
 
@@ -286,12 +237,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._turn_began is None:
             self._turn_began = time.monotonic()
             self._loop.call_soon(self._turn_ends)
-        if self._arriving is not None:
-            return self._arriving.free
-        begun = len(self._unsplit)
-        if begun:
-            self._scratch[:begun] = self._unsplit
-        return self._scratch[begun:]
+        return self._arrivals.buffer()
 
     @property
     def _turn_is_over(self) -> bool:
@@ -305,26 +251,20 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         try:
-            if (arriving := self._arriving) is not None:
-                arriving.filled += nbytes
-                if arriving.missing:
-                    self._others_turn = self._others_turn or self._turn_is_over
-                    if arriving.is_full or self._others_turn:
-                        self._adjust_reading()
-                    return
-                self._requests.append(arriving.room)
-                self._arriving = None
-                self._memory.arrived(self)
-            else:
-                self._give_lease_back()
-                self._split_scratch(len(self._unsplit) + nbytes)
+            is_amid = not self._arrivals.add(nbytes)
         except MalformedFrame as error:
+            is_amid = False
             self._end_with(error)
-        self._start_requests()
+        if not is_amid:
+            self._start_requests()
+            return
+        self._others_turn = self._others_turn or self._turn_is_over
+        if self._arrivals.is_full or self._others_turn:
+            self._adjust_reading()
 
     def eof_received(self) -> bool:
         """What came before is started, as long as it goes on; with TLS the transport ends at once, whatever is said."""
-        self._has_ended = self.takes_slices and bool(self._requests or self._has_more) and not self._closing
+        self._has_ended = self.takes_slices and self._has_requests and not self._closing
         if self._has_ended:
             self._end_where_nothing_goes_on()
         return self._has_ended
@@ -334,104 +274,44 @@ class Connection(asyncio.BufferedProtocol):
         if self.broker.clock.monotonic() - self.idle_since >= GOOD_BYE_SECONDS:
             self.close()
 
+    @property
+    def _has_requests(self) -> bool:
+        """That have not been started."""
+        return bool(self._arrivals.requests) or self._arrivals.has_more
+
     def pause_writing(self) -> None:
-        self._writing_paused = True
+        self._outbox.is_stuck = True
         self._adjust_reading()
 
     def resume_writing(self) -> None:
-        self._writing_paused = False
-        if not self._unsent:
-            self._let_go_of_written()
+        self._outbox.is_stuck = False
+        if not self._outbox.unsent:
+            self._outbox.let_go_of_written()
         self._loop.call_soon(self._go_on)
-
-    # --- frames ------------------------------------------------------------------------------------------------------
-
-    def _split_scratch(self, filled: int) -> None:
-        """Cut what the scratch buffer holds into frames, as many as there may be requests; it is everybody's, so
-        nothing is left in it.
-        """
-        scratch, position = self._scratch, 0
-        limit = self._most_bytes
-        if self._unsplit:
-            self._hold(-len(self._unsplit))
-            self._unsplit, self._has_more = b"", False
-        while filled - position >= SIZE.size:
-            if len(self._requests) >= self._most_requests:
-                self._has_more = True
-                break
-            (size,) = SIZE.unpack_from(scratch, position)
-            if not 0 < size <= limit:
-                other = _OTHERS.get(bytes(scratch[position : position + 2]), "")
-                raise MalformedFrame(f"a frame of {size} bytes; the limit is {limit} ({self._limit_setting}){other}")
-            position += SIZE.size
-            if filled - position >= size:
-                self._requests.append(bytearray(scratch[position : position + size]))
-                self._hold(size)
-                position += size
-                continue
-            self._arriving = ArrivingFrame(size, scratch[position:filled])
-            self._hold(filled - position)
-            position = filled
-        if position < filled:
-            self._unsplit = bytes(scratch[position:filled])
-            self._hold(filled - position)
-
-    def _drop_requests(self) -> None:
-        """Those that have not been started."""
-        self._requests.clear()
-        self._has_more = False
-
-    def _split_more(self) -> None:
-        """Those that came with as many requests as there may be, which have been started."""
-        if self._has_more:
-            self._scratch[: len(self._unsplit)] = self._unsplit
-            self._split_scratch(len(self._unsplit))
-
-    @property
-    def _limit_setting(self) -> str:
-        known = self._most_bytes == self.broker.config.socket_request_max_bytes
-        return "socket_request_max_bytes" if known else "sasl_server_max_receive_size"
-
-    def _hold(self, size: int) -> None:
-        more = self._of_budget(size)
-        self._held_bytes += size
-        if more > 0:
-            self._memory.take(more, self.client_host)
-        elif more < 0:
-            self._memory.give(-more, self.client_host)
-
-    def _of_budget(self, size: int) -> int:
-        """How much of the budget it has in addition if it holds so many bytes more."""
-        return max(self._held_bytes + size, ALLOWANCE) - max(self._held_bytes, ALLOWANCE)
 
     # --- requests and answers ----------------------------------------------------------------------------------------
 
     @property
     def _takes_none(self) -> bool:
         """No request is started: the client takes no answers, is over its quota, or asks for what is not served yet."""
-        return self._writing_paused or self._muted is not None or self._waits_for_start
+        return self._outbox.is_stuck or self._muted is not None or self._waits_for_start
 
     @property
     def _has_enough(self) -> bool:
-        """It is to take answers before it gets more of them: one, where others want the memory."""
-        if len(self._unanswered) >= self._most_requests or self._held_answers >= _MOST_ANSWERS:
-            return True
-        full = next((each for each in (self._fetched, self._unasked) if not each.has_room), None)
-        if full is None or not self._held_answers:
-            return False
-        full.wait(self)
-        return True
+        """It is to take answers before it gets more of them."""
+        return len(self._unanswered) >= self._arrivals.most_requests or self._outbox.has_enough()
 
     def _start_requests(self) -> None:
         left, until = _MOST_AT_ONCE, time.monotonic() + _MOST_SECONDS
+        requests = self._arrivals.requests
         self._others_turn = self._turn_is_over
         while not self._holding_back and not self._takes_none and not self._closing:
-            if not self._requests:
+            if not requests:
                 try:
-                    self._split_more()
+                    self._arrivals.split_more()
                 except MalformedFrame as error:
                     self._end_with(error)
-            if not self._requests:
+            if not requests:
                 break
             if self._has_enough:
                 self._flush()  # finished answers count until they have left
@@ -440,25 +320,25 @@ class Connection(asyncio.BufferedProtocol):
             if self._waits_to_be_answered():
                 break
             is_over = not left or (left < _MOST_AT_ONCE and time.monotonic() > until)
-            if is_over or self.broker.beginning_bytes > _MOST_BEGINNING or self._unasked.turn_is_full:
+            if is_over or self.broker.beginning_bytes > _MOST_BEGINNING or self._outbox.turn_is_full:
                 self._others_turn = True
                 self._flush_soon()
                 break
             left -= 1
-            frame = self._requests.popleft()
+            frame = requests.popleft()
             try:
                 self._start(frame)
             except NotYetServed:
-                self._requests.appendleft(frame)
+                requests.appendleft(frame)
                 self._waits_for_start = True
                 break
             except MalformedFrame as error:
-                self._drop_requests()
+                self._arrivals.drop_requests()
                 self._end_with(error)
         self._flush()
-        if self._malformed is not None and not (self._requests or self._unanswered or self._closing):
+        if self._malformed is not None and not (requests or self._unanswered or self._closing):
             self._refuse(self._malformed)
-        if self._has_ended and not (self._requests or self._has_more or self._closing):
+        if self._has_ended and not (self._has_requests or self._closing):
             self.close()
         if left < _MOST_AT_ONCE and not self._others_turn and time.monotonic() > until:
             self._others_turn = True
@@ -469,8 +349,7 @@ class Connection(asyncio.BufferedProtocol):
         """The next request may have a large answer, and there is no room for it."""
         if self.authentication is not None and self.authentication.bare:
             return False
-        api_key = int.from_bytes(self._requests[0][:2], "big")
-        return not (api_key in _FETCHES or api_key in _SMALL or self._unasked.may_make(self))
+        return not self._outbox.may_answer(int.from_bytes(self._arrivals.requests[0][:2], "big"))
 
     def ask_again(self) -> None:
         """There may be room for the answer to its next request."""
@@ -518,7 +397,7 @@ class Connection(asyncio.BufferedProtocol):
         self._go_on()
 
     async def _turn_of_answers(self) -> None:
-        while self._unasked.turn_is_full:
+        while self._outbox.turn_is_full:
             await _next_turn()
 
     def _on_future(self, pending: Pending, future: "asyncio.Future[Any]") -> None:
@@ -531,7 +410,7 @@ class Connection(asyncio.BufferedProtocol):
         self._flush_soon()
 
     def _on_answer(self, pending: Pending, answer: Any) -> None:
-        if self._unasked.turn_is_full:
+        if self._outbox.turn_is_full:
             self._loop.call_soon(self._on_answer, pending, answer)
             return
         self._answer(pending, answer)
@@ -574,31 +453,15 @@ class Connection(asyncio.BufferedProtocol):
 
     def _work_is_over(self, pending: Pending) -> None:
         if self._transport is GONE and pending.is_at_work and pending.size:
-            self._hold(-pending.size)
+            self._arrivals.hold(-pending.size)
             pending.size = 0
-            self._memory.leave(self, at_work=max(self._held_bytes - ALLOWANCE, 0))
-            if not self._held_bytes:
+            self._arrivals.leave()
+            if not self._arrivals.held:
                 self.count_no_more()
 
-    def _memory_of(self, pending: Pending) -> "AnswerMemory":
-        return self._fetched if pending.api_key in _FETCHES else self._unasked
-
     def _hold_answer(self, pending: Pending) -> None:
-        if pending.answer_size and not self._closing:  # else it is not sent
-            self._held_answers += pending.answer_size
-            self._memory_of(pending).hold(self, pending.answer_size)
-
-    def _let_go_of_written(self) -> None:
-        for pending in self._written:
-            self._held_answers -= pending.answer_size
-            self._memory_of(pending).let_go(self, pending.answer_size)
-        self._written.clear()
-
-    def _let_go_of_answers(self) -> None:
-        self._held_answers = 0
-        self._written.clear()
-        self._fetched.leave(self)
-        self._unasked.leave(self)
+        if not self._closing:  # else it is not sent
+            self._outbox.hold(pending)
 
     def _go_on(self) -> None:
         self._flush_scheduled = False
@@ -623,54 +486,41 @@ class Connection(asyncio.BufferedProtocol):
                 answered.chunks = []
                 large.append(answered)
         if not self._closing:  # else all was given back
-            self._hold(-free)
-            if self._memory.turn is self:
-                self._memory.end_turn()
+            self._arrivals.hold(-free)
+            if self._arrivals.memory.turn is self:
+                self._arrivals.memory.end_turn()
         self.idle_since = self.broker.clock.monotonic()
         if self._drained is not None and not unanswered and not self._drained.done():
             self._drained.set_result(None)
         if self._closing:
             return
-        if not chunks:
-            self._send()
-            return
-        self._written += large
-        if self._unsent or (large and (not self.takes_slices or sending.has_slices(chunks))):
-            self._unsent += chunks
-            self._send()
-            return
-        if len(chunks) == 1:
-            self._transport.write(chunks[0])
-        else:
-            self._transport.writelines(chunks)
-        if large and not self._writing_paused:
-            self._let_go_of_written()
+        if chunks:
+            self._outbox.put(chunks, large)
+        self._send()
 
     def _send(self) -> None:
-        """What is unsent, as far as the socket takes it: one part of a file, that has to be read, in a turn."""
-        if not self._unsent or self._writing_paused or self._transport.is_closing():
+        """What is unsent, as far as the socket takes it."""
+        outbox = self._outbox
+        if not outbox.unsent or outbox.is_stuck or self._transport.is_closing():
             return
         try:
-            if self.takes_slices:
-                sending.send(self._transport, self._unsent)
-            else:
-                sending.send_encrypted(self._transport, self._unsent, lambda: self._writing_paused)
+            outbox.send()
         except Exception as error:  # a frame that was begun cannot be taken back; who asks again is told
             log.warning("answer_lost", client=self.client_host, error=str(error), kind=type(error).__name__)
             self.abort()
-        if self._writing_paused or self._transport.is_closing():
+        if outbox.is_stuck or self._transport.is_closing():
             return
-        if not self._unsent:
-            self._let_go_of_written()
+        if not outbox.unsent:
+            outbox.let_go_of_written()
             if self._closing:
                 self._close_transport()
-        if self._unsent or self._requests:
+        if outbox.unsent or self._arrivals.requests:
             self._flush_soon()
 
     @property
     def arrived_bytes(self) -> int:
         """Of a request that has arrived in part."""
-        return 0 if self._arriving is None else self._arriving.filled
+        return self._arrivals.arrived_bytes
 
     @property
     def is_held_up(self) -> bool:
@@ -684,56 +534,20 @@ class Connection(asyncio.BufferedProtocol):
     def _adjust_reading(self) -> None:
         busy = self._takes_none or self._closing or self._reads_no_more or self._malformed is not None
         busy = busy or self._has_ended
-        busy = busy or self._has_more or len(self._requests) + len(self._unanswered) >= self._most_requests
+        arrivals = self._arrivals
+        busy = busy or arrivals.has_more or len(arrivals.requests) + len(self._unanswered) >= arrivals.most_requests
         busy = busy or self._others_turn  # the end of the stream is not read before all that came earlier is started
-        waits = not busy and not self._has_room()
-        if self._waits_for_room and not waits:
-            self._memory.wait_no_more(self)
-        self._waits_for_room = waits
-        pause = busy or waits
+        if busy:
+            arrivals.is_not_read()
+            pause = True
+        else:
+            pause = not arrivals.may_be_read(is_first=not self._unanswered)
         if pause is not self._reading_paused and not self._transport.is_closing():
             self._reading_paused = pause
             if pause:
                 self._transport.pause_reading()
             else:
                 self._transport.resume_reading()
-
-    def _has_room(self) -> bool:
-        """For what it would read next."""
-        arriving = self._arriving
-        if arriving is None:
-            return self._has_lease()
-        if not arriving.may_grow:
-            more = self._of_budget(arriving.missing)
-            is_first = not (self._requests or self._unanswered)
-            if more and not is_first and self._memory is self.broker.strangers_memory:
-                return False  # it would be everybody's once the client is known
-            if more and not self._memory.reserve(self, more, may_have_turn=is_first):
-                return False
-            if more:
-                self._memory.expect(self)
-            self._held_bytes += arriving.missing
-            arriving.may_grow = True
-        if arriving.is_full:
-            arriving.grow()
-        return True
-
-    def _has_lease(self) -> bool:
-        """Whether there is room for what comes next, however much of it is read at once."""
-        if self._held_bytes - self._leased <= ALLOWANCE - SCRATCH_BYTES:
-            self._give_lease_back()
-        elif not self._leased:
-            more = self._of_budget(SCRATCH_BYTES)
-            if more and not self._memory.reserve(self, more, may_have_turn=False):
-                return False
-            self._held_bytes += SCRATCH_BYTES
-            self._leased = SCRATCH_BYTES
-        return True
-
-    def _give_lease_back(self) -> None:
-        if self._leased:
-            self._hold(-self._leased)
-            self._leased = 0
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
@@ -755,9 +569,9 @@ class Connection(asyncio.BufferedProtocol):
         """True if no request waits for its answer, or the client takes none; one that has arrived in part is none. Nor
         are those of a client with more behind them that nobody reads from: it may have gone.
         """
-        is_left = self._reading_paused and (self._requests or self._has_more)
-        waits = (self._unanswered or self._unsent or self._requests) and not is_left
-        return self._writing_paused or self._transport.is_closing() or not waits
+        is_left = self._reading_paused and self._has_requests
+        waits = (self._unanswered or self._outbox.unsent or self._arrivals.requests) and not is_left
+        return self._outbox.is_stuck or self._transport.is_closing() or not waits
 
     @property
     def has_gone(self) -> bool:
@@ -772,7 +586,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def unsent_bytes(self) -> int:
         """What was written and the client has not taken."""
-        return self._transport.get_write_buffer_size() + sum(map(len, self._unsent))
+        return self._outbox.unsent_bytes
 
     @property
     def untaken_bytes(self) -> int:
@@ -796,7 +610,7 @@ class Connection(asyncio.BufferedProtocol):
     def stop_reading(self) -> None:
         """Take no further request; those that were started are answered."""
         self._reads_no_more = True
-        self._drop_requests()
+        self._arrivals.drop_requests()
         self._closing = self._closing or self._transport.is_closing()
         if not self._reading_paused and not self._closing:
             self._reading_paused = True
@@ -808,7 +622,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._closing:
             self._closing = True
             self._call_later(GOOD_BYE_SECONDS, self.abort)
-        if self._unsent:
+        if self._outbox.unsent:
             self._flush_soon()  # a part in a turn, then it is closed
         else:
             self._close_transport()
@@ -819,7 +633,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def end(self) -> None:
         """Close the socket; at once where the client takes nothing, since what was written would never leave."""
-        if self._writing_paused:
+        if self._outbox.is_stuck:
             self.abort()
         else:
             self.close()
@@ -829,7 +643,6 @@ class Connection(asyncio.BufferedProtocol):
         facts = {"unsent_bytes": self.unsent_bytes, "arrived_bytes": self.arrived_bytes}
         log.info("connection_cut_off", client=self.client_host, **facts)
         self._closing = True
-        self._drop_requests()
-        self._unsent.clear()
-        self._let_go_of_answers()
+        self._arrivals.drop_requests()
+        self._outbox.clear()
         self._transport.abort()

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.connection import Connection, Pending
+from mainstem.broker.connection import Connection
 from mainstem.broker.errors import NotYetServed
 from mainstem.broker.handlers import Handler, RequestContext
+from mainstem.broker.pending import Pending
 from mainstem.broker.security.quotas import PRODUCER, REQUEST, Meter, Quotas, timed
 from mainstem.broker.served import SERVED
 from mainstem.core.errors import MainstemError

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.admission import Admission
 from mainstem.broker.answer_memory import AnswerMemory
+from mainstem.broker.arrivals import SCRATCH_BYTES
 from mainstem.broker.config import BrokerConfig
-from mainstem.broker.connection import SCRATCH_BYTES, Connection
+from mainstem.broker.connection import Connection
 from mainstem.broker.dispatch import Dispatch
 from mainstem.broker.dynamic_settings import DynamicSettings
 from mainstem.broker.fetch_sessions import FetchSessions

@@ -12,8 +12,8 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 import mainstem
+from mainstem.broker.arrivals import SCRATCH_BYTES
 from mainstem.broker.config import BrokerConfig
-from mainstem.broker.connection import SCRATCH_BYTES
 from mainstem.broker.handlers import load_handlers
 from mainstem.core import ManualClock, SystemClock
 from mainstem.records import Record, build_batch

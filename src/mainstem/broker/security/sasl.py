@@ -26,7 +26,8 @@ from mainstem.wire.frames import API_VERSIONS, SIZE
 
 if TYPE_CHECKING:
     from mainstem.broker.config import BrokerConfig
-    from mainstem.broker.connection import Connection, Pending
+    from mainstem.broker.connection import Connection
+from mainstem.broker.pending import Pending
 
 SASL_HANDSHAKE: Final = 17
 SASL_AUTHENTICATE: Final = 36
