@@ -213,10 +213,11 @@ def test_a_client_that_takes_no_answers_is_idle_in_the_end(tmp_path):
             client = await who_takes_little(broker)
             await asyncio.get_running_loop().sock_sendall(client, frame(16, 0, 1, {}) * 20)
             await until(lambda: any(c._outbox.is_stuck for c in broker.connections), "it is stuck")
+            assert broker.unasked_memory.held
             clock.advance_ms(600_000)
             broker.close_idle_connections()
             await until(lambda: not broker.connections, "it is gone")
-            assert broker.fetched_memory.held == 0
+            assert broker.unasked_memory.held == 0
             client.close()
 
     asyncio.run(check(tmp_path))
