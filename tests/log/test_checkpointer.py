@@ -8,7 +8,8 @@ import threading
 import pytest
 
 from mainstem.core import TopicPartition
-from mainstem.log import LogConfig, StorageError, TopicConfig
+from mainstem.log import LogConfig, StorageError, TopicConfig, checkpointer
+from mainstem.log.segment import Segment
 from tests.log.simulated_disk import SimulatedDisk
 from tests.log.support import (
     TOPIC_ID,
@@ -289,3 +290,86 @@ def test_a_full_disk_holds_up_no_close(tmp_path, waits):
 
 async def _holds(partition, expected):
     assert await values(partition) == expected
+
+
+def test_a_checkpoint_gathers_the_entries_of_many_indexes_in_turns_and_appends_go_on(tmp_path, monkeypatch):
+    """A loop that gathered those of 2,000 segments at once stood still for 50 ms."""
+    monkeypatch.setattr(checkpointer, "_AT_ONCE", 2)
+    disk = SimulatedDisk(tmp_path)
+    turn, gathered_in, late = 0, [], []
+
+    async def test():
+        nonlocal turn
+        log = await open_log(tmp_path, disk=disk)
+        partitions = await _with_index_entries(log, 7)
+        monkeypatch.setattr(Segment, "index_writes", noted)
+        async with asyncio.TaskGroup() as tasks:
+            asking = tasks.create_task(log.checkpoint())
+            while not asking.done():
+                turn += 1
+                late.append(partitions[-1].append(batch(b"late")))
+                await asyncio.sleep(0)
+        await asyncio.gather(*late)
+        monkeypatch.undo()
+        abandon(log)
+        again = await open_log(tmp_path, disk=disk.after_power_cut(lambda most: 0))
+        found = await values(again.partitions[partitions[-1].topic_partition])
+        assert found == [b"v" * 5_000] * 2 + [b"late"] * len(late)
+        abandon(again)
+
+    def noted(segment, state, of=Segment.index_writes):
+        gathered_in.append(turn)
+        return of(segment, state)
+
+    run(test())
+    assert len(gathered_in) == 7
+    assert len(set(gathered_in)) == 4
+
+
+def test_a_log_that_is_closed_while_a_checkpoint_gathers_its_entries_waits_for_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpointer, "_AT_ONCE", 1)
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partitions = await _with_index_entries(log, 7)
+        await asyncio.gather(log.checkpoint(), log.close())
+        again = await open_log(tmp_path, disk=disk)
+        assert again.recovered_cleanly
+        for partition in partitions:
+            assert await values(again.partitions[partition.topic_partition]) == [b"v" * 5_000] * 2
+        abandon(again)
+
+    run(test())
+
+
+def test_a_checkpoint_that_cannot_say_what_an_index_gets_takes_the_directory_offline(tmp_path, monkeypatch):
+    """It would be waited for for ever."""
+    disk = SimulatedDisk(tmp_path)
+
+    def fails(segment, state):
+        raise MemoryError
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partitions = await _with_index_entries(log, 3)
+        monkeypatch.setattr(Segment, "index_writes", fails)
+        with pytest.raises(StorageError, match="offline"):
+            await log.checkpoint()
+        monkeypatch.undo()
+        await log.close()
+        again = await open_log(tmp_path, disk=disk)
+        assert await values(again.partitions[partitions[0].topic_partition]) == [b"v" * 5_000] * 2
+        abandon(again)
+
+    run(test())
+
+
+async def _with_index_entries(log, count):
+    """So many partitions, of two batches each that are as large as the interval of an index's entries."""
+    partitions = [
+        await log.create_partition(TopicPartition("orders", number), TOPIC_ID, TopicConfig()) for number in range(count)
+    ]
+    for _ in range(2):
+        await asyncio.gather(*(partition.append(batch(b"v" * 5_000)) for partition in partitions))
+    return partitions

@@ -9,6 +9,7 @@ from random import SystemRandom
 import pytest
 
 from mainstem.core.logging import configure
+from mainstem.log import checkpointer
 from mainstem.log import round as rounds
 from tests.log.history import play
 
@@ -48,8 +49,9 @@ def test_what_was_promised_is_there(tmp_path, seed):
 
 
 @pytest.mark.parametrize("seed", range(100, 130))
-def test_what_was_promised_is_there_with_frames_placed(tmp_path, monkeypatch, seed):
+def test_what_was_promised_is_there_with_frames_placed_and_indexes_one_by_one(tmp_path, monkeypatch, seed):
     monkeypatch.setattr(rounds, "_LARGE", 1)
+    monkeypatch.setattr(checkpointer, "_AT_ONCE", 1)
     play(seed, tmp_path / "node")
 
 
@@ -58,6 +60,7 @@ def test_what_was_promised_is_there_with_frames_placed(tmp_path, monkeypatch, se
 def test_what_was_promised_is_there_in_many_histories(tmp_path, monkeypatch, block):
     if block % 2:
         monkeypatch.setattr(rounds, "_LARGE", 1)
+        monkeypatch.setattr(checkpointer, "_AT_ONCE", 1)
     first = SystemRandom().randrange(10**9)
     print(f"block {block}: seeds {first} to {first + A_BLOCK - 1}")
     for seed in range(first, first + A_BLOCK):

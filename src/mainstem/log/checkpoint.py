@@ -32,7 +32,7 @@ _CRC_FROM = 8
 _FORMAT = Struct(">H")
 
 
-class SegmentState(msgspec.Struct, frozen=True, array_like=True):
+class SegmentState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A segment up to the checkpoint."""
 
     base_offset: int
@@ -49,7 +49,7 @@ class SegmentState(msgspec.Struct, frozen=True, array_like=True):
     offsets_crc: int = 0
 
 
-class PartitionState(msgspec.Struct, frozen=True, array_like=True):
+class PartitionState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A partition up to the checkpoint."""
 
     topic: str

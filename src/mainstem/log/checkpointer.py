@@ -30,6 +30,8 @@ log = get_logger()
 
 _RETRY_SECONDS = 1.0
 _THREADS_AT_END = 32
+_AT_ONCE = 200
+"""Segments whose new index entries are gathered before others have a turn: a millisecond or two."""
 
 T = TypeVar("T")
 Raws = dict[TopicPartition, msgspec.Raw]
@@ -120,7 +122,7 @@ class Checkpointer:
         self._raws = dict(kept)
         snapshot = self._take_snapshot(journal.generation)
         try:
-            self._raws = self._write(snapshot, _index_writes(snapshot), False)
+            self._raws = self._write(snapshot, _index_writes(snapshot.segments), False)
             self._saved(snapshot)
         except _NotNow as error:
             raise StorageError(f"{self._path}: {error}", hint=f"{error.hint}; then start again") from error
@@ -173,7 +175,7 @@ class Checkpointer:
         self._journal.switch()
         snapshot = self._take_snapshot(self._journal.generation)
         try:
-            await self._threads.run(self._write, snapshot, _index_writes(snapshot), True)
+            await self._threads.run(self._write, snapshot, _index_writes(snapshot.segments), True)
         except (OSError, _NotNow) as error:  # the next start reads the journal, as after a crash
             log.warning("closed_without_checkpoint", path=str(self._path), error=str(error))
 
@@ -212,7 +214,8 @@ class Checkpointer:
         self._answers, self._waiters = self._waiters, []
         # The round itself was still to be counted when the snapshot was taken.
         snapshot = msgspec.structs.replace(snapshot, sequence=self._journal.sequence)
-        self._run(snapshot, partial(self._write, snapshot, _index_writes(snapshot), False))
+        self._running = self._loop.create_future()  # never done: it is cancelled when the threads have begun
+        self._gather(snapshot, 0, [])
 
     def cancel(self) -> None:
         """The round failed: what was remembered is not the state, and counts as changed again; the next may try."""
@@ -250,6 +253,22 @@ class Checkpointer:
         changed = {partition.topic_partition for partition, _ in partitions}
         raws = {tp: raw for tp, raw in self._raws.items() if tp not in changed}
         return _Snapshot(partitions, raws, segments, created, directories, generation, self._journal.sequence)
+
+    def _gather(self, snapshot: _Snapshot, begun: int, writes: list[IndexWrite]) -> None:
+        """What belongs into the indexes, some segments in a turn of the loop; then the threads have it all."""
+        until = begun + _AT_ONCE
+        try:
+            writes += _index_writes(snapshot.segments[begun:until])
+        except Exception as error:  # a bug, or no memory: nobody is to wait for it for ever
+            self._running = None
+            self._owner.fail(OSError(repr(error)))
+            raise
+        if until < len(snapshot.segments):
+            self._loop.call_soon(self._gather, snapshot, until, writes)
+            return
+        assert self._running is not None
+        self._running.cancel()  # who waits for it looks again
+        self._run(snapshot, partial(self._write, snapshot, writes, False))
 
     def _run(self, snapshot: _Snapshot, write: Callable[[], Raws]) -> None:
         self._later = None
@@ -377,7 +396,5 @@ class Checkpointer:
         return raws
 
 
-def _index_writes(snapshot: _Snapshot) -> list[IndexWrite]:
-    return [
-        write for segment, state in snapshot.segments if not segment.retired for write in segment.index_writes(state)
-    ]
+def _index_writes(segments: Iterable[tuple[Segment, SegmentState]]) -> list[IndexWrite]:
+    return [write for segment, state in segments if not segment.retired for write in segment.index_writes(state)]

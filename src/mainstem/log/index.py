@@ -49,9 +49,11 @@ class _Index:
 
     def state(self) -> IndexState:
         """Length and CRC of all entries."""
-        self._crc = crc32c(memoryview(self.data)[self._crc_length - self.unloaded :], self._crc)
-        self._crc_length = self.length
-        return IndexState(self.length, self._crc)
+        length = self.unloaded + len(self.data)
+        if length != self._crc_length:
+            self._crc = crc32c(memoryview(self.data)[self._crc_length - self.unloaded :], self._crc)
+            self._crc_length = length
+        return IndexState(length, self._crc)
 
     def unloaded_state(self) -> IndexState:
         """Length and CRC of the entries that are only in the file."""

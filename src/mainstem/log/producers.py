@@ -33,7 +33,7 @@ class AppendedBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     timestamp: int
 
 
-class Producer(msgspec.Struct, frozen=True, array_like=True):
+class Producer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One producer's state in one partition."""
 
     producer_id: int

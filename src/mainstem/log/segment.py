@@ -418,17 +418,22 @@ class Segment:
 
     def index_writes(self, state: SegmentState) -> list[IndexWrite]:
         """What brings the look-ups up to `state` to their files; not synced, since they can be rebuilt."""
-        # Kafka's tools look for both or neither of these.
-        both = max(state.time_index.length, state.offset_index.length) > 0
-        writes = [
-            IndexWrite(self.path_of(INDEX), *self.offset_index.save(state.offset_index.length), may_be_empty=both),
-            IndexWrite(self.path_of(TIME_INDEX), *self.time_index.save(state.time_index.length), may_be_empty=both),
-            IndexWrite(self.path_of(TXN_INDEX), 0, encode_aborted(state.aborted)),
-        ]
         # Thousands of small segments have no entries: no file either. Where compaction wrote the segment, or left
         # nothing of it, there may be a file of what it replaced, which speaks of batches that are gone: that goes.
-        replaced = not state.size or state.offsets_crc
-        return [write for write in writes if write.entries or (not write.position and (replaced or write.may_be_empty))]
+        replaced = not state.size or state.offsets_crc != 0
+        # Kafka's tools look for both or neither of these.
+        both = max(state.time_index.length, state.offset_index.length) > 0
+        writes = []
+        for suffix, index, length in (
+            (INDEX, self.offset_index, state.offset_index.length),
+            (TIME_INDEX, self.time_index, state.time_index.length),
+        ):
+            position, entries = index.save(length)
+            if entries or (not position and (replaced or both)):
+                writes.append(IndexWrite(self.path_of(suffix), position, entries, may_be_empty=both))
+        if state.aborted or replaced:
+            writes.append(IndexWrite(self.path_of(TXN_INDEX), 0, encode_aborted(state.aborted)))
+        return writes
 
     # -- scan ---------------------------------------------------------------------------------------------------------
 
