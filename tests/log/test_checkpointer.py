@@ -4,11 +4,13 @@ import asyncio
 import errno
 import os
 import threading
+from uuid import UUID
 
 import pytest
 
 from mainstem.core import TopicPartition
 from mainstem.log import LogConfig, StorageError, TopicConfig, checkpointer
+from mainstem.log.checkpointer import Checkpointer
 from mainstem.log.segment import Segment
 from tests.log.simulated_disk import SimulatedDisk
 from tests.log.support import (
@@ -343,24 +345,58 @@ def test_a_log_that_is_closed_while_a_checkpoint_gathers_its_entries_waits_for_i
     run(test())
 
 
-def test_a_checkpoint_that_cannot_say_what_an_index_gets_takes_the_directory_offline(tmp_path, monkeypatch):
-    """It would be waited for for ever."""
+@pytest.mark.parametrize("turn", [1, 4])
+def test_a_checkpoint_that_cannot_say_what_an_index_gets_takes_the_directory_offline(tmp_path, monkeypatch, turn):
+    """It would be waited for for ever, also by who closes the log meanwhile."""
+    monkeypatch.setattr(checkpointer, "_AT_ONCE", 1)
     disk = SimulatedDisk(tmp_path)
+    turns = 0
 
-    def fails(segment, state):
-        raise MemoryError
+    def fails(segment, state, of=Segment.index_writes):
+        nonlocal turns
+        turns += 1
+        if turns == turn:
+            raise MemoryError
+        return of(segment, state)
 
     async def test():
         log = await open_log(tmp_path, disk=disk)
-        partitions = await _with_index_entries(log, 3)
+        partitions = await _with_index_entries(log, 7)
         monkeypatch.setattr(Segment, "index_writes", fails)
-        with pytest.raises(StorageError, match="offline"):
-            await log.checkpoint()
+        async with asyncio.timeout(10):
+            said, _ = await asyncio.gather(log.checkpoint(), log.close(), return_exceptions=True)
+        assert isinstance(said, StorageError)
+        assert log.offline
         monkeypatch.undo()
-        await log.close()
         again = await open_log(tmp_path, disk=disk)
         assert await values(again.partitions[partitions[0].topic_partition]) == [b"v" * 5_000] * 2
         abandon(again)
+
+    run(test())
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_no_index_of_a_deleted_partition_is_written_to_the_one_that_has_its_name(tmp_path, monkeypatch, suffix):
+    """It pointed behind the new one's end, and Kafka's tools said so."""
+    written, made_anew = Checkpointer._write_index, threading.Event()
+
+    def late(checkpoints, write):
+        assert made_anew.wait(10)
+        written(checkpoints, write)
+
+    async def test():
+        log = await open_log(tmp_path)
+        await _with_index_entries(log, 1)
+        monkeypatch.setattr(Checkpointer, "_write_index", late)
+        async with asyncio.TaskGroup() as tasks:
+            asking = tasks.create_task(log.checkpoint())
+            await asyncio.sleep(0.1)
+            await log.delete_partition(TP)
+            await log.create_partition(TP, UUID(int=8), TopicConfig())
+            made_anew.set()
+            await asking
+        assert not list((tmp_path / str(TP)).glob(f"*{suffix}"))
+        await log.close()
 
     run(test())
 

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from mainstem.core import TopicPartition
-from mainstem.log import LogConfig, StorageError, TopicConfig, housekeeping
+from mainstem.log import LogConfig, PartitionLog, StorageError, TopicConfig, housekeeping
 from mainstem.log.journal import Journal
 from tests.log.simulated_disk import SimulatedDisk
 from tests.log.support import CONFIG, TOPIC_ID, TP, abandon, batch, open_log, run, sequenced, values, with_partition
@@ -487,7 +487,9 @@ def test_a_failing_disk_takes_the_directory_offline(tmp_path, call, where):
     run(with_partition(tmp_path, lambda p: starts_with(p, b"durable"), disk=disk.after_power_cut(lambda m: 0)))
 
 
-@pytest.mark.parametrize("where", ["the round", "the hint to the disk", "the checkpoint"])
+@pytest.mark.parametrize(
+    "where", ["the round", "the hint to the disk", "what is queued", "the state for a checkpoint", "the checkpoint"]
+)
 def test_what_nobody_foresaw_takes_the_directory_offline_and_leaves_nobody_waiting(tmp_path, monkeypatch, where):
     """Appends were never answered again, and the log could not be closed."""
     no_thread = RuntimeError("can't start new thread")
@@ -505,8 +507,11 @@ def test_what_nobody_foresaw_takes_the_directory_offline_and_leaves_nobody_waiti
                 short.setattr(Journal, "append", fails)
             elif where == "the hint to the disk":
                 short.setattr(log._writer, "_written", fails)
+            elif where == "what is queued":
+                short.setattr(PartitionLog, "take_writes", fails)
             else:
-                short.setattr(log._checkpoints, "start", fails)
+                what = (log._checkpoints, "start") if where == "the checkpoint" else (PartitionLog, "state")
+                short.setattr(*what, fails)
                 waiting.append(asyncio.ensure_future(log.checkpoint()))
                 await asyncio.sleep(0)
             other = log.create_partition(TopicPartition("other", 0), UUID(int=8), TopicConfig())

@@ -53,6 +53,7 @@ class IndexWrite(msgspec.Struct, frozen=True):
     one that `may_be_empty`.
     """
 
+    segment: "Segment"
     path: Path
     position: int
     entries: bytes
@@ -430,9 +431,9 @@ class Segment:
         ):
             position, entries = index.save(length)
             if entries or (not position and (replaced or both)):
-                writes.append(IndexWrite(self.path_of(suffix), position, entries, may_be_empty=both))
+                writes.append(IndexWrite(self, self.path_of(suffix), position, entries, may_be_empty=both))
         if state.aborted or replaced:
-            writes.append(IndexWrite(self.path_of(TXN_INDEX), 0, encode_aborted(state.aborted)))
+            writes.append(IndexWrite(self, self.path_of(TXN_INDEX), 0, encode_aborted(state.aborted)))
         return writes
 
     # -- scan ---------------------------------------------------------------------------------------------------------

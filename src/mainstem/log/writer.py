@@ -168,6 +168,14 @@ class Writer:
         self._loop.call_soon(self._start_round)  # not at once: `_wake` says why
 
     def _start_round(self) -> None:
+        try:
+            self._begin_round()
+        except Exception as unforeseen:  # a bug, or no memory is left: what it has taken is in no file
+            log.exception("round_failed")
+            self._busy = False
+            self._disk_failed(OSError(repr(unforeseen)))
+
+    def _begin_round(self) -> None:
         if self._stopped is not None:
             # Since it was planned. It must not be one that takes a checkpoint: where the last one's sync has failed,
             # the next sync of the same file succeeds without what that one was to bring to the disk.
