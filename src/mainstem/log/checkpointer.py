@@ -214,7 +214,7 @@ class Checkpointer:
         self._answers, self._waiters = self._waiters, []
         # The round itself was still to be counted when the snapshot was taken.
         snapshot = msgspec.structs.replace(snapshot, sequence=self._journal.sequence)
-        self._running = self._loop.create_future()  # never done: it is cancelled when the threads have begun
+        self._running = self._loop.create_future()  # never done: it is cancelled when all is gathered
         self._gather(snapshot, 0, [])
 
     def cancel(self) -> None:

@@ -54,17 +54,23 @@ class IndexWrite(msgspec.Struct, frozen=True):
     """
 
     segment: "Segment"
-    path: Path
+    suffix: str
     position: int
     entries: bytes
     may_be_empty: bool = False
 
+    @property
+    def path(self) -> Path:
+        """Of the file, which may not be there."""
+        return self.segment.path_of(self.suffix)
+
     def write(self, disk: Disk) -> None:
         """Not synced: an index file that does not check out is built anew (blocking)."""
+        path = self.path
         if not self.position and not self.entries and not self.may_be_empty:
-            disk.unlink(self.path)
+            disk.unlink(path)
             return
-        file = disk.open(self.path, create=True)
+        file = disk.open(path, create=True)
         if file.size() != self.position:
             file.truncate(self.position)
         file.write([self.entries], self.position)
@@ -431,9 +437,9 @@ class Segment:
         ):
             position, entries = index.save(length)
             if entries or (not position and (replaced or both)):
-                writes.append(IndexWrite(self, self.path_of(suffix), position, entries, may_be_empty=both))
+                writes.append(IndexWrite(self, suffix, position, entries, may_be_empty=both))
         if state.aborted or replaced:
-            writes.append(IndexWrite(self, self.path_of(TXN_INDEX), 0, encode_aborted(state.aborted)))
+            writes.append(IndexWrite(self, TXN_INDEX, 0, encode_aborted(state.aborted)))
         return writes
 
     # -- scan ---------------------------------------------------------------------------------------------------------
