@@ -401,6 +401,38 @@ def test_no_index_of_a_deleted_partition_is_written_to_the_one_that_has_its_name
     run(test())
 
 
+def test_a_start_takes_room_for_its_checkpoint_before_it_writes_indexes(tmp_path):
+    """Else a log that was killed on a full disk found at each start that they had taken what little there was."""
+
+    class Told(SimulatedDisk):
+        def __init__(self, root, tree):
+            super().__init__(root, tree)
+            self.written = []
+
+        def open(self, path, *, create=False):
+            if create:
+                self.written.append(path.name)
+            return super().open(path, create=create)
+
+        def write_atomically(self, path, data):
+            self.written.append(path.name)
+            super().write_atomically(path, data)
+
+    async def test():
+        before = SimulatedDisk(tmp_path)
+        log = await open_log(tmp_path, disk=before)
+        (partition,) = await _with_index_entries(log, 1)
+        disk = Told(tmp_path, before.after_kill().tree)
+        abandon(log)
+        log = await open_log(tmp_path, disk=disk)
+        names = [name for name in disk.written if name == "checkpoint" or name.endswith("index")]
+        assert names == ["checkpoint", f"{0:020d}.index", f"{0:020d}.timeindex"]
+        assert await values(log.partitions[partition.topic_partition]) == [b"v" * 5_000] * 2
+        abandon(log)
+
+    run(test())
+
+
 async def _with_index_entries(log, count):
     """So many partitions, of two batches each that are as large as the interval of an index's entries."""
     partitions = [

@@ -880,10 +880,11 @@ def test_a_topic_that_is_deleted_while_its_compaction_ends_is_in_no_journal_any_
         monkeypatch.setattr(housekeeping, "_open", open_slowly)
         compaction = asyncio.ensure_future(topic.log.housekeep())
         assert await asyncio.to_thread(opened.wait, 30)
-        await topic.log.delete_partition(TP)
+        deletion = asyncio.ensure_future(topic.log.delete_partition(TP))
+        await asyncio.wait([deletion], timeout=0.2)  # it waits for the exchange, or is done
         await topic.log.checkpoint()
         go_on.set()
-        await compaction
+        await asyncio.gather(compaction, deletion)
         abandon(topic.log)
         log = await open_log(tmp_path)
         assert not log.partitions

@@ -1,13 +1,16 @@
 """How records leave: deleted, expired; test_compaction.py has what later ones of their key replace."""
 
+import asyncio
 import errno
+import threading
+from uuid import UUID
 
 import pytest
 
 from mainstem.core import ManualClock
-from mainstem.log import OffsetOutOfRange, StorageError, TopicConfig, housekeeping
+from mainstem.log import LogConfig, OffsetOutOfRange, StorageError, TopicConfig, housekeeping
 from tests.log.simulated_disk import SimulatedDisk
-from tests.log.support import batch, read_all, run, values, with_partition
+from tests.log.support import TOPIC_ID, TP, batch, open_log, read_all, run, values, with_partition
 
 NOW = 1_700_000_000_000
 
@@ -116,3 +119,38 @@ def test_what_the_disk_does_not_remove_is_deleted_all_the_same_and_goes_with_the
     topic = TopicConfig(segment_bytes=800)
     run(with_partition(tmp_path, test, topic=topic, disk=disk))
     run(with_partition(tmp_path, again, topic=topic, disk=disk))
+
+
+def test_a_file_that_goes_late_is_not_the_one_of_the_topic_that_has_its_name_by_then(tmp_path, monkeypatch):
+    """Of the topic made anew, the first segment had the path of the one that was on its way out, and went for it."""
+    unlink, begun, go_on = housekeeping._unlink, threading.Event(), threading.Event()
+
+    def late(segments):
+        begun.set()
+        assert go_on.wait(10)
+        unlink(segments)
+
+    async def replace(log):
+        await log.delete_partition(TP)
+        partition = await log.create_partition(TP, UUID(int=8), TopicConfig())
+        await partition.append(batch(b"acknowledged"))
+        await log.checkpoint()
+
+    async def test():
+        log = await open_log(tmp_path, config=LogConfig(read_threads=2))
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig(segment_bytes=400))
+        for _ in range(2):
+            await partition.append(batch(b"v" * 300))
+        monkeypatch.setattr(housekeeping, "_unlink", late)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(housekeeping.delete_records(partition, 1))
+            assert await asyncio.to_thread(begun.wait, 10)
+            replacing = tasks.create_task(replace(log))
+            await asyncio.wait([replacing], timeout=0.5)  # it is done by then, or waits
+            go_on.set()
+        await log.close()
+        again = await open_log(tmp_path)
+        assert await values(again.partitions[TP]) == [b"acknowledged"]
+        await again.close()
+
+    run(test())

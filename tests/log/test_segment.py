@@ -1,3 +1,5 @@
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -76,7 +78,7 @@ def test_indexes_come_back_from_their_files_or_from_the_batches(tmp_path):
     segment.seal()
     state = segment.state()
     for write in segment.index_writes(state):
-        write.write(opened.disk)
+        write.write(opened)
     again = Segment(tmp_path, 0, opened, state)
     assert not again.indexed
     entries = again.read_indexes(again.unloaded)
@@ -107,7 +109,7 @@ def test_index_files_without_entries_are_removed_where_compaction_wrote_the_segm
     segment.offsets_crc = 1
     segment.seal()
     for write in segment.index_writes(segment.state()):
-        write.write(opened.disk)
+        write.write(opened)
     assert [path.suffix for path in indexes if opened.disk.exists(path)] == [INDEX, TIME_INDEX]
     assert opened.disk.read_file(segment.path_of(INDEX)) == b""
     assert opened.disk.read_file(segment.path_of(TIME_INDEX)) == segment.time_index.data
@@ -138,7 +140,7 @@ def test_a_file_that_is_let_go_is_closed_once_nobody_reads_it(tmp_path):
     other.file_to_write(0)
     file = segment.file_to_write(0)
     file.write([b"read by somebody"], 0)
-    segment.retired = True
+    opened.retire([segment])
     segment.unlink()
     assert file.read(4, 0) == b"read"
     assert deleted_files(tmp_path) == 1
@@ -163,10 +165,52 @@ def test_where_many_files_that_were_let_go_are_still_open_no_more_may_be_kept(tm
 
 
 def test_a_retired_segment_is_not_opened_again(tmp_path):
-    segment = Segment(tmp_path, 0, OpenFiles(SystemDisk(), 2))
-    segment.retired = True
+    opened = OpenFiles(SystemDisk(), 2)
+    segment = Segment(tmp_path, 0, opened)
+    opened.retire([segment])
     with pytest.raises(FileNotFoundError, match="deleted or replaced"):
         _ = segment.file
+
+
+@pytest.mark.parametrize(
+    "by_name",
+    [
+        lambda opened, segment: opened.open(segment, create=True),
+        lambda opened, segment: opened.open_index(segment, INDEX),
+        lambda opened, segment: opened.unlink_index(segment, INDEX),
+    ],
+    ids=["open", "open_index", "unlink_index"],
+)
+def test_who_retires_a_segment_waits_for_whoever_is_about_to_use_its_name(tmp_path, by_name):
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow(SystemDisk):
+        def open(self, path, *, create=False):
+            self.wait()
+            return super().open(path, create=create)
+
+        def unlink(self, path):
+            self.wait()
+            super().unlink(path)
+
+        def wait(self):
+            begun.set()
+            assert go_on.wait(10)
+
+    opened = OpenFiles(Slow(), 2)
+    segment = Segment(tmp_path, 0, opened)
+    with ThreadPoolExecutor(2) as threads:
+        using = threads.submit(by_name, opened, segment)
+        assert begun.wait(10)
+        retiring = threads.submit(opened.retire, [segment])
+        assert not wait([retiring], timeout=0.1).done
+        assert not segment.retired
+        go_on.set()
+        using.result(10)
+        retiring.result(10)
+    opened.forget(segment)
+    with pytest.raises(FileNotFoundError, match="deleted or replaced"):
+        by_name(opened, segment)
 
 
 def test_kafkas_file_names(tmp_path):

@@ -91,6 +91,7 @@ class Checkpointer:
     ) -> None:
         self._path = path
         self._partitions = partitions
+        self._files = shared.files
         self._disk = shared.files.disk
         self._threads = FileThreads(1)  # its own: the readers' may all be busy for long, and the journal would fill up
         self._writer = shared.writer
@@ -122,10 +123,12 @@ class Checkpointer:
         self._raws = dict(kept)
         snapshot = self._take_snapshot(journal.generation)
         try:
-            self._raws = self._write(snapshot, _index_writes(snapshot.segments), False)
-            self._saved(snapshot)
+            self._raws = self._write(snapshot, [], False)
         except _NotNow as error:
             raise StorageError(f"{self._path}: {error}", hint=f"{error.hint}; then start again") from error
+        # After it: of what room a disk has that is nearly full, hints are to take none that the checkpoint needs.
+        self._sync_all(self._write_index, _index_writes(snapshot.segments))
+        self._saved(snapshot)
 
     def created(self, directory: Path) -> None:
         """A partition's directory is new: the next checkpoint makes it durable, and until then the journal says so."""
@@ -357,10 +360,8 @@ class Checkpointer:
             raise errors[0]
 
     def _write_index(self, write: IndexWrite) -> None:
-        if write.segment.retired:  # since the snapshot: by now another topic may have its name, and this path
-            return
         try:
-            write.write(self._disk)
+            write.write(self._files)
         except OSError as error:
             if not write.segment.retired:
                 log.warning("index_not_written", path=str(write.path), error=str(error))

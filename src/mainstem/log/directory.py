@@ -192,8 +192,7 @@ class LogDirectory:
         doomed = doomed_name(partition.directory)
 
         def apply() -> None:
-            for segment in partition.segments:
-                segment.retired = True
+            self._files.retire(partition.segments)
             self._shared.look_ups.forget(partition.segments)
             del self._partitions[topic_partition]
             self._keys.discard((partition.topic_id, partition.number))
@@ -204,7 +203,8 @@ class LogDirectory:
             except OSError as error:  # whoever creates that topic, or the next start, tries again
                 log.warning("deleted_files_left", path=str(partition.directory), error=str(error))
 
-        await self._writer.note(Entry(DELETE, partition.topic_id, partition.number), apply)
+        async with partition.leaving:  # a file that is on its way out may be the next topic's, by its name, afterwards
+            await self._writer.note(Entry(DELETE, partition.topic_id, partition.number), apply)
         try:
             await self._threads.run(self._remove_files, partition, doomed)
         except OSError as error:
@@ -226,8 +226,8 @@ class LogDirectory:
         """
         before = self._partitions[topic_partition]
         before.go_offline(StorageError(f"{topic_partition}: repaired"))
+        self._files.retire(before.segments)
         for segment in before.segments:
-            segment.retired = True
             self._files.forget(segment)
         self._shared.look_ups.forget(before.segments)
         restore_topic_id(self._disk, before.directory, before.topic_id)

@@ -207,8 +207,6 @@ async def _exchange(partition: PartitionLog, cleaned: Cleaned) -> bool:
         entry = Entry(REPLACE, partition.topic_id, partition.number, payload=(msgspec.msgpack.encode(replacement),))
 
         def put_in_place() -> None:
-            if any(segment.retired for segment in cleaned.replaces):  # the partition was deleted meanwhile
-                return
             # On the loop: a rename is quick, and nobody may see the new segment with the old file.
             partition.segments.files.disk.rename(cleaned.path, cleaned.segment.path)
             partition.put_in_place(cleaned.segment, base_offsets)

@@ -10,7 +10,7 @@ import errno
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -64,13 +64,17 @@ class IndexWrite(msgspec.Struct, frozen=True):
         """Of the file, which may not be there."""
         return self.segment.path_of(self.suffix)
 
-    def write(self, disk: Disk) -> None:
-        """Not synced: an index file that does not check out is built anew (blocking)."""
-        path = self.path
+    def write(self, files: "OpenFiles") -> None:
+        """Not synced: an index file that does not check out is built anew (blocking).
+
+        Raises:
+            FileNotFoundError: the segment is retired.
+            OSError: the disk refuses.
+        """
         if not self.position and not self.entries and not self.may_be_empty:
-            disk.unlink(path)
+            files.unlink_index(self.segment, self.suffix)
             return
-        file = disk.open(path, create=True)
+        file = files.open_index(self.segment, self.suffix)
         if file.size() != self.position:
             file.truncate(self.position)
         file.write([self.entries], self.position)
@@ -79,7 +83,8 @@ class IndexWrite(msgspec.Struct, frozen=True):
 class OpenFiles:
     """Opens segments' files when they are used; above `most`, those opened first are let go.
 
-    A file that somebody still reads stays open until that is done: it is closed with its last reference.
+    A file that somebody still reads stays open until that is done: it is closed with its last reference. Of a segment
+    that is retired none is opened, since its name may be another one's by then, of the next topic of that name say.
     """
 
     def __init__(self, disk: Disk, most: int) -> None:
@@ -88,6 +93,7 @@ class OpenFiles:
         self._opened: deque[Segment] = deque()
         self._let_go: weakref.WeakSet[File] = weakref.WeakSet()
         self._lock = threading.Lock()  # the loop, the writer and the readers all ask
+        self._index_lock = threading.Lock()  # a checkpoint makes thousands: nobody else is to wait behind them
 
     @property
     def may_be_kept(self) -> bool:
@@ -103,8 +109,7 @@ class OpenFiles:
         """
         with self._lock:
             if segment.opened is None:
-                if segment.retired:  # its name may be another file's by now
-                    raise FileNotFoundError(f"{segment.path}: deleted or replaced")
+                _check_not_retired(segment)
                 segment.opened = self.disk.open(segment.path, create=create)
                 self._opened.append(segment)
             file = segment.opened
@@ -114,6 +119,29 @@ class OpenFiles:
                     self._let_go.add(oldest.opened)
                 oldest.opened = None
         return file
+
+    def open_index(self, segment: "Segment", suffix: str) -> File:
+        """Its index file with this suffix, made where it is missing; from any thread.
+
+        Raises:
+            FileNotFoundError: the segment is retired.
+            OSError: the disk refuses.
+        """
+        with self._index_lock:
+            _check_not_retired(segment)
+            return self.disk.open(segment.path_of(suffix), create=True)
+
+    def unlink_index(self, segment: "Segment", suffix: str) -> None:
+        """Remove it, where there is one; from any thread. Raises as `open_index`."""
+        with self._index_lock:
+            _check_not_retired(segment)
+            self.disk.unlink(segment.path_of(suffix))
+
+    def retire(self, segments: Iterable["Segment"]) -> None:
+        """Deleted or replaced: once this returns, nobody opens a file by their names any more."""
+        with self._lock, self._index_lock:
+            for segment in segments:
+                segment.retired = True
 
     def forget(self, segment: "Segment") -> None:
         """Let go of a retired segment's file: its disk space is free once nobody reads it any more (blocking)."""
@@ -132,6 +160,11 @@ class OpenFiles:
             self._opened.clear()
 
 
+def _check_not_retired(segment: "Segment") -> None:
+    if segment.retired:
+        raise FileNotFoundError(f"{segment.path}: deleted or replaced")
+
+
 class Segment:
     """A file of batches from `base_offset` on."""
 
@@ -141,7 +174,7 @@ class Segment:
         self.path = directory / file_name(base_offset, LOG)
         self.opened: File | None = None
         self.retired = False
-        """Deleted or replaced: nobody opens its file any more."""
+        """Deleted or replaced, as `OpenFiles.retire` says."""
         self.unsaved = False
         """Written since the last checkpoint."""
         self.name_synced = state is not None and state.size > 0  # an empty one may have no file yet

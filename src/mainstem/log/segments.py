@@ -155,7 +155,7 @@ class SegmentList(Sequence[Segment]):
             self._base_offsets.pop()
             segment = self._segments.pop()
             self._sealed_bytes -= self.active.size
-            segment.retired = True
+            self.files.retire([segment])
             gone.append(segment)
             self.files.forget(segment)
             with suppress(OSError):  # its name would say that the log ends there
@@ -184,9 +184,8 @@ class SegmentList(Sequence[Segment]):
 
     def _leave(self, start: int, end: int, *instead: Segment) -> list[Segment]:
         leaving = self._segments[start:end]
-        for segment in leaving:
-            segment.retired = True
-            self.changed = True
+        self.files.retire(leaving)
+        self.changed = self.changed or bool(leaving)
         self._segments[start:end] = instead
         self._base_offsets[start:end] = [segment.base_offset for segment in instead]
         self._sealed_bytes = sum(segment.size for segment in self._segments[:-1])
