@@ -351,12 +351,14 @@ def test_the_journal_speaks_no_more_of_a_partition_that_is_deleted(tmp_path):
         partition = await log.create_partition(TP, TOPIC_ID, TOPIC)
         await partition.append(batch(b"0"))
         async with partition.leaving:
-            deletion = asyncio.ensure_future(housekeeping.delete_records(partition, 1))
+            of_records = asyncio.ensure_future(housekeeping.delete_records(partition, 1))
             await asyncio.sleep(0)
-            await log.delete_partition(TP)
-            await log.checkpoint()
+            of_it_all = asyncio.ensure_future(log.delete_partition(TP))
+            await asyncio.sleep(0)
         with pytest.raises(StorageError, match="deleted"):
-            await deletion
+            await of_records
+        await of_it_all
+        await log.checkpoint()
         abandon(log)
         log = await open_log(tmp_path, disk=disk.after_kill())
         assert not log.partitions
