@@ -17,6 +17,7 @@ class Broker:
 class Connection:
     def __init__(self):
         self.on_close = set()
+        self.closed = False
 
 
 @pytest.mark.parametrize("ends", ["enough", "time", "stop", "close"])
@@ -39,6 +40,16 @@ def test_each_of_four_things_ends_it_and_none_is_left_waiting(ends):
         assert not connection.on_close
         assert not broker.on_stop
         assert waiting._timer.cancelled() or ends == "time"
+
+    run(go())
+
+
+def test_nobody_waits_for_a_client_that_has_gone():
+    async def go():
+        connection = Connection()
+        connection.closed = True
+        with Waiting(Broker(), connection, asyncio.get_running_loop().time() + 600) as waiting:
+            await asyncio.wait_for(waiting.over, 30)
 
     run(go())
 

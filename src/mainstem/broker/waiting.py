@@ -26,6 +26,8 @@ class Waiting:
     def __enter__(self) -> "Waiting":
         self._broker.on_stop.add(self.end)
         self._connection.on_close.add(self.end)
+        if self._connection.closed:  # it may have been before, and nobody is told again
+            self.end()
         return self
 
     def __exit__(self, *_: object) -> None:

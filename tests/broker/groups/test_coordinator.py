@@ -19,7 +19,7 @@ from mainstem.broker.transactions import Producer
 from mainstem.core import TopicPartition
 from mainstem.log.errors import StorageError
 from mainstem.wire.errors import Code
-from tests.support.broker import CONFIG, crashed, running, start, stop, until
+from tests.support.broker import CONFIG, Client, crashed, running, start, stop, until
 from tests.support.facts import FIRST as P
 from tests.support.facts import SECOND as Q
 from tests.support.facts import TOPIC, a_topic
@@ -299,6 +299,46 @@ def test_a_crash_between_a_topic_and_its_offsets_is_made_good(tmp_path, clock):
         await broker.topics.delete(broker.topics.by_name(TOPIC))
         broker = await crashed(broker, tmp_path / "b", clock)
         assert broker.groups.offsets.get("g", P) is None
+        await stop(broker)
+
+    asyncio.run(story())
+
+
+def test_a_crash_between_a_topic_and_its_offsets_in_a_transaction_is_made_good(tmp_path, clock):
+    """They became those of the next topic of that name when the transaction ended."""
+
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        await a_topic(broker)
+        client = await Client.connect(broker)
+        who = await client.call(
+            22, 4, transactional_id="x", transaction_timeout=60_000, producer_id=-1, producer_epoch=-1
+        )
+        offset = {
+            "partition_index": P.partition,
+            "committed_offset": 5,
+            "committed_leader_epoch": -1,
+            "committed_metadata": "",
+        }
+        done = await client.call(
+            28,
+            5,
+            transactional_id="x",
+            group_id="g",
+            producer_id=who.producer_id,
+            producer_epoch=who.producer_epoch,
+            generation_id=-1,
+            member_id="",
+            group_instance_id=None,
+            topics=[{"name": TOPIC, "partitions": [offset]}],
+        )
+        assert done.topics[0].partitions[0].error_code is Code.none
+        client.close()
+        await broker.topics.delete(broker.topics.by_name(TOPIC))
+        broker = await crashed(broker, tmp_path / "b", clock)
+        offsets = broker.groups.offsets
+        assert offsets.is_open("g")
+        assert not offsets.pending_of("g")
         await stop(broker)
 
     asyncio.run(story())

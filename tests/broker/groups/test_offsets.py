@@ -117,8 +117,8 @@ def test_the_latest_visible_record_wins_whatever_the_order(history):
             assert offsets.is_unstable(group, partition) is unstable
             known = (group, partition) in set(offsets.of_topic(partition.topic))
             assert known is (expected is not None or unstable)
-    committed = {partition.topic for group in "gh" for partition in offsets.of_group(group)}
-    assert sorted(offsets.topics()) == sorted(committed)
+    known = {each.topic for group in "gh" for each in (*offsets.of_group(group), *offsets.pending_of(group))}
+    assert offsets.topics() == known
 
 
 def test_a_commit_on_its_way_to_the_disk_is_known_until_the_last_of_them_is_there():

@@ -338,7 +338,7 @@ class GroupCoordinator:
         """Forget a group without members, and its offsets; durable on return.
 
         Raises:
-            UnknownGroup, GroupNotEmpty: nothing is deleted.
+            UnknownGroup, GroupNotEmpty, StateUnavailable: nothing is deleted.
         """
         self.storage.check_read(group_id)
         group = self.groups.get(group_id)
@@ -371,6 +371,8 @@ class GroupCoordinator:
         """The membership's tombstones are the last: while the group is known to a start, it can be deleted again."""
         group.check_empty()
         group_id = group.group_id
+        if isinstance(group, ShareGroup):
+            self.share.persister.check_read(group_id)
         removed = self._remove_offsets(group_id, partitions, group.keys())
         if is_refused(removed):  # so it is still there
             await removed

@@ -130,9 +130,10 @@ class GroupOffsets:
         """Groups that have committed something, or are about to."""
         return iter({*self._committed, *self._queued, *self._open})
 
-    def topics(self) -> list[str]:
-        """Topics that some group has committed an offset in."""
-        return list(self._of_topics)
+    def topics(self) -> set[str]:
+        """Topics that some group has committed an offset in, or has one pending in."""
+        pending = (partition.topic for offsets in self._pending.values() for _, partition in offsets)
+        return {*self._of_topics, *pending}
 
     def of_topic(self, topic: str) -> Iterator[tuple[str, TopicPartition]]:
         """(group, partition) of every offset in the topic, committed or pending."""

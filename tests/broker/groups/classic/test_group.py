@@ -400,6 +400,39 @@ def test_a_member_that_leaves_in_the_middle_of_its_join_is_answered():
 # --- static members ---------------------------------------------------------------------------------------------------
 
 
+def test_a_member_that_asks_again_before_it_is_answered_is_answered_twice():
+    """Else nothing that it asked behind that on its connection ever was."""
+    desk, ids = stable("a", "b")
+    told = []
+
+    def twice(ask):
+        for _ in range(2):
+            desk.take(ask(told.append))
+        assert [each.error for each in told] == [Code.rebalance_in_progress]
+
+    twice(
+        lambda reply: desk.group.join(
+            JoinRequest(
+                member_id=ids["b"],
+                instance_id=None,
+                client_id="b",
+                client_host="/h",
+                protocol_type="consumer",
+                protocols=OTHER,
+                rebalance_timeout_ms=30_000,
+                session_timeout_ms=10_000,
+            ),
+            reply,
+        )
+    )
+    generation = desk.join("a", ids["a"]).generation
+    assert [each.error for each in told] == [Code.rebalance_in_progress, Code.none]
+    told.clear()
+    twice(lambda reply: desk.group.sync(SyncRequest(member_id=ids["b"], generation=generation), reply))
+    desk.sync("a", ids["a"], generation)
+    assert [each.error for each in told] == [Code.rebalance_in_progress, Code.none]
+
+
 def test_a_static_member_that_does_not_rejoin_stays_until_its_session_expires():
     desk = Desk()
     first = desk.join("a", instance="i").member_id
@@ -599,7 +632,8 @@ def test_nobody_is_told_of_a_generation_that_is_not_stored():
     assert desk.join("b", ids["b"], protocols=OTHER) is None, "the leader is to join again"
     assert desk.join("a", ids["a"], store=False) is None
     assert (desk.group.state, desk.group.generation) == (COMPLETING, 3)
-    assert desk.join("a", ids["a"], store=False) is None, "asked again, it still is not"
+    again = desk.join("a", ids["a"], store=False)
+    assert again.error is Code.rebalance_in_progress, "who has asked first; of the generation it still is not told"
     [stored] = desk.unstored
     desk.take(stored())
     assert {name: answer.generation for name, answer in desk.answers.items()} == {"a": 3, "b": 3}

@@ -252,6 +252,27 @@ def test_the_last_member_of_the_consumer_protocol_that_leaves_downgrades_the_gro
     told(story)
 
 
+def test_the_rebalance_that_a_downgrade_begins_goes_on_over_a_crash(tmp_path, clock):
+    """The group was at rest after it, and nobody read what the one that had left had had."""
+
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        groups, consumer = await with_topic(broker)
+        await consumer.heartbeat("g", a_beat("new"))
+        old = (await groups.classic.join("g", a_join())).member_id
+        await groups.classic.sync("g", SyncRequest(member_id=old, generation=3))
+        await consumer.heartbeat("g", a_beat("new", LEAVE))
+        broker = await crashed(broker, tmp_path / "b", clock)
+        classic = broker.groups.classic
+        with pytest.raises(RebalanceInProgress):
+            classic.heartbeat("g", old, None, 3)
+        joined = await classic.join("g", a_join(old))
+        assert (joined.error, joined.generation, joined.leader) == (Code.none, 4, old)
+        await stop(broker)
+
+    told(story)
+
+
 def test_a_session_that_ends_downgrades_too(tmp_path, clock):
     async def story():
         async with running(tmp_path, clock) as broker:

@@ -303,6 +303,51 @@ def test_a_deletion_is_not_refused_because_of_a_member_that_a_crash_takes_back(t
     told(story)
 
 
+def test_a_deletion_that_is_refused_is_not_done_by_the_next_start(tmp_path, clock):
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        _, share = await with_topic(broker)
+        await broker.topics.create("others", 1, {})
+        await share.set_offsets("g", {a_key(broker): 1})
+        before = share.get("g").state_partitions
+        deleting = asyncio.ensure_future(share.delete_offsets("g", [a_key(broker).topic_id]))
+        await asyncio.sleep(0)
+        await share.heartbeat("g", Heartbeat(member_id="a", epoch=JOIN, topics=("others",)))
+        with pytest.raises(GroupNotEmpty):
+            await deleting
+        assert share.get("g").state_partitions.deleting == ()
+        assert set(before.initialized) < set(share.get("g").state_partitions.initialized)
+        broker = await crashed(broker, tmp_path / "b", clock)
+        assert broker.groups.share.persister.get(a_key(broker)).start_offset == 1
+        await stop(broker)
+
+    told(story)
+
+
+@pytest.mark.parametrize("what", ["group", "offsets"])
+def test_what_a_group_has_read_is_not_deleted_while_some_of_it_cannot_be_read(tmp_path, clock, what):
+    """With a copy of the damaged file it would come back, for another group of that name."""
+
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        _, share = await with_topic(broker)
+        await share.set_offsets("g", {a_key(broker): 1})
+        files = [log.directory.name for log in broker.topics.by_name(STATE_TOPIC).logs if log.high_watermark]
+        await stop(broker)
+        (path,) = (tmp_path / "a" / files[0]).glob("*.log")
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+        broker = await start(tmp_path / "a", clock)
+        groups, share = broker.groups, broker.groups.share
+        with pytest.raises(StateUnavailable):
+            await (groups.delete_group("g") if what == "group" else share.delete_offsets("g", [a_key(broker).topic_id]))
+        assert share.get("g").is_empty
+        await stop(broker)
+
+    told(story)
+
+
 def test_a_start_goes_on_with_what_was_being_deleted(tmp_path, clock):
     async def story():
         broker = await start(tmp_path / "a", clock)
@@ -362,6 +407,21 @@ def test_records_that_a_power_cut_took_are_not_done(tmp_path, clock):
         broker = await crashed(broker, tmp_path / "b", clock)
         persister = broker.groups.share.persister
         assert persister.get(lost) == persister.get(there) == ShareState(start_offset=0)
+        await stop(broker)
+
+    told(story)
+
+
+def test_an_offset_beyond_the_end_that_somebody_has_set_survives_a_clean_end(tmp_path, clock):
+    """Of a topic that trusts the page cache: nothing was lost."""
+
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        await broker.topics.create(TOPIC, 1, {"flush.messages": "1000"})
+        await broker.groups.share.set_offsets("g", {a_key(broker): 7})
+        await stop(broker)
+        broker = await start(tmp_path / "a", clock)
+        assert broker.groups.share.persister.get(a_key(broker)).start_offset == 7
         await stop(broker)
 
     told(story)

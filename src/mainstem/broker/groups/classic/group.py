@@ -269,10 +269,10 @@ class ClassicGroup(Group):
             if self._is_told:
                 _answer(step, reply, self._joined(member))
             else:
-                member.join_reply = reply
+                self._wait_for_join(member, reply, step)
             return
         member.update(request)
-        member.join_reply = reply
+        self._wait_for_join(member, reply, step)
         self._rebalance_or_complete(step)
 
     def _replace_static(self, member_id: str, request: JoinRequest, reply: JoinReply, step: Step) -> None:
@@ -310,6 +310,7 @@ class ClassicGroup(Group):
                 else:  # told that the old id leads, it does not assign: nobody else would take part
                     answer = msgspec.structs.replace(answer, leader=told_leader, members=())
                 self._answer_join(member, answer, after)
+                self._rearm(member)  # its session may have ended while it waited
             return after
 
         step.record = self._value({m.member_id: m.assignment for m in self.members.values()})
@@ -452,6 +453,7 @@ class ClassicGroup(Group):
         if self.state is STABLE:
             _answer(step, reply, self._synced(member))
             return step
+        self._answer_sync(member, SyncAnswer(error=Code.rebalance_in_progress), step)  # as in `_wait_for_join`
         member.sync_reply = reply
         if self.members.leader == request.member_id:
             complete = {each: request.assignments.get(each, b"") for each in self.members}
@@ -643,6 +645,13 @@ class ClassicGroup(Group):
         self.members.remove(member_id)
         self._pending.pop(member_id, None)
         self._waiting_for_sync.discard(member_id)
+
+    def _wait_for_join(self, member: Member, reply: JoinReply, step: Step) -> None:
+        """One request of a member waits: one that waits already is answered, else nothing behind it on its connection
+        ever is.
+        """
+        self._answer_join(member, JoinAnswer(error=Code.rebalance_in_progress, member_id=member.member_id), step)
+        member.join_reply = reply
 
     def _answer_join(self, member: Member, answer: JoinAnswer, step: Step) -> None:
         if member.join_reply:

@@ -7,6 +7,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
+
 from mainstem.broker.answers import then
 from mainstem.broker.groups.classic.group import ClassicGroup
 from mainstem.broker.groups.classic.messages import JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
@@ -184,6 +186,8 @@ class ConsumerGroups(ModernGroups[ConsumerGroup, Key, Value]):
         """After `change`, and without who is `gone`, it is a classic group; if that is refused, all is as before."""
         classic, value = migration.downgraded(group, set(gone), self._clock, self._coordinator.classic.config)
         group_id = group.group_id
+        if rebalances:  # so a start knows it, too: without a leader, members are to join again
+            value = msgspec.structs.replace(value, leader=None)
         stored = self._storing.store(group_id, [*change.entries, *group.tombstones(), (GroupKey(group_id), value)])
         if is_refused(stored):
             change.take_back()

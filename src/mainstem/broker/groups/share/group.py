@@ -260,10 +260,21 @@ class ShareGroup(RecordGroup[Key, Value]):
             GroupNotEmpty: it reads them.
         """
         self.check_empty()
-        value = self.state_partitions
-        doomed = [each for each in (*value.initializing, *value.initialized) if each.topic_id in topic_ids]
-        deleting = dict(value.deleting) | {each.topic_id: each.topic for each in doomed}
+        doomed = self.state_of(topic_ids)
+        deleting = dict(self.state_partitions.deleting) | {each.topic_id: each.topic for each in doomed}
         return self._keep_state(lambda topic_id: topic_id not in topic_ids, deleting)
+
+    def state_of(self, topic_ids: Collection[UUID]) -> list[TopicPartitions]:
+        """For which partitions of these topics there is state, or is to be."""
+        value = self.state_partitions
+        return [each for each in (*value.initializing, *value.initialized) if each.topic_id in topic_ids]
+
+    def keep_offsets(self, partitions: Iterable[TopicPartitions]) -> Change[None]:
+        """These were being deleted, as `delete_offsets` says, and are not."""
+        deleting = {topic_id for topic_id, _ in self.state_partitions.deleting}
+        with self.changing():
+            self._add_state(each for each in partitions if each.topic_id in deleting)
+            return self.change(None)
 
     def offsets_deleted(self, topic_ids: Collection[UUID]) -> Change[None]:
         """The state of these topics is deleted, unless there is a new one by now."""

@@ -12,7 +12,7 @@ from uuid import UUID
 from mainstem.broker.answers import then
 from mainstem.broker.errors import UnknownTopicId
 from mainstem.broker.groups.config import ShareGroupConfig
-from mainstem.broker.groups.errors import UnknownGroup
+from mainstem.broker.groups.errors import GroupNotEmpty, UnknownGroup
 from mainstem.broker.groups.modern.service import ModernGroups
 from mainstem.broker.groups.share.group import JOIN, LEAVE, Heartbeat, HeartbeatAnswer, ShareGroup
 from mainstem.broker.groups.share.partitions import SharePartitions
@@ -63,7 +63,12 @@ class ShareGroups(ModernGroups[ShareGroup, Key, Value]):
                 await self._finish_deletion(group, {topic_id for topic_id, _ in group.state_partitions.deleting})
 
     async def _forget_lost_records(self) -> None:
-        """A power cut takes records of topics that trust the page cache: what comes in their place is not done."""
+        """A power cut takes records of topics that trust the page cache: what comes in their place is not done.
+
+        After a clean end there are none such: what lies beyond a log's end was set there by somebody.
+        """
+        if self._broker.log.recovered_cleanly:
+            return
         for key, state in self.persister.all():
             for partition in self._broker.topics.by_id(key.topic_id).logs[key.partition : key.partition + 1]:
                 end, trusting = partition.log_end_offset, not partition.config.syncs_every_append
@@ -197,8 +202,13 @@ class ShareGroups(ModernGroups[ShareGroup, Key, Value]):
         self.check_open(group_id)
         group, topic_ids = self.known(group_id), frozenset(topic_ids)
         self.persister.check_read(group_id)
+        doomed = group.state_of(topic_ids)
         await self._take(group, group.delete_offsets(topic_ids))
-        await self._check_unread(group)
+        try:
+            await self._check_unread(group)
+        except GroupNotEmpty:
+            await self._take(group, group.keep_offsets(doomed))  # else the next start would delete them
+            raise
         await self._finish_deletion(group, topic_ids)
 
     async def _finish_deletion(self, group: ShareGroup, topic_ids: Collection[UUID]) -> None:
