@@ -344,6 +344,35 @@ def test_a_crash_between_a_topic_and_its_offsets_in_a_transaction_is_made_good(t
     asyncio.run(story())
 
 
+def test_offsets_that_could_not_be_read_when_their_topic_was_deleted_are_none_of_the_next_one_of_its_name(
+    tmp_path, clock
+):
+    """The partition that has them was damaged, and a copy of it is put back later."""
+
+    async def story():
+        broker = await start(tmp_path, clock)
+        await a_topic(broker)
+        topic_id = broker.topics.by_name(TOPIC).topic_id
+        await broker.groups.commit("g", Commit(), {P: OffsetValue(5, topic_id=topic_id)})
+        storage = broker.groups.storage
+        (path,) = storage.logs[storage.number("g")].directory.glob("*.log")
+        await stop(broker)
+        data = path.read_bytes()
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        broker = await start(tmp_path, clock)
+        await broker.topics.delete(broker.topics.by_name(TOPIC))
+        await broker.groups.forget_topic(TOPIC)
+        await a_topic(broker)
+        await stop(broker)
+        path.write_bytes(data)
+        for _ in range(2):  # its deletion is stored
+            broker = await start(tmp_path, clock)
+            assert broker.groups.offsets.get("g", P) is None
+            await stop(broker)
+
+    asyncio.run(story())
+
+
 # --- retention --------------------------------------------------------------------------------------------------------
 
 WEEK = CONFIG.offsets_retention_minutes * 60_000

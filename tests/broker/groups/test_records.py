@@ -1,5 +1,6 @@
 import contextlib
 from unittest import mock
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -23,6 +24,7 @@ from mainstem.broker.groups.records import (
 names = st.text(max_size=40)
 int32 = st.integers(-(2**31), 2**31 - 1)
 int64 = st.integers(-(2**63), 2**63 - 1)
+ids = st.none() | st.uuids().filter(lambda found: found.int != 0)
 members = st.builds(
     MemberValue,
     names,
@@ -41,7 +43,7 @@ def test_keys_round_trip(key):
     assert decode_key(encode_key(key)) == key
 
 
-@given(st.builds(OffsetValue, int64, int32, names, int64))
+@given(st.builds(OffsetValue, int64, int32, names | names.map(lambda name: name * 8), int64, st.just(-1), ids))
 def test_offsets_round_trip(value):
     assert decode_offset(encode_offset(value)) == value
 
@@ -64,6 +66,17 @@ def test_the_bytes_are_kafkas():
     assert encode_key(GroupKey("g")) == b"\0\2\0\1g"
     offset = encode_offset(OffsetValue(5, 2, "mé", 7))
     assert offset == b"\0\3" + (5).to_bytes(8, "big") + b"\0\0\0\2" + b"\0\3m\xc3\xa9" + (7).to_bytes(8, "big")
+    offset = encode_offset(OffsetValue(5, 2, "mé", 7, topic_id=UUID(int=9)))
+    assert offset == (
+        b"\0\4"
+        + (5).to_bytes(8, "big")
+        + b"\0\0\0\2"
+        + b"\4m\xc3\xa9"
+        + (7).to_bytes(8, "big")
+        + b"\1\0\x10"
+        + bytes(15)
+        + b"\x09"
+    )
     group = GroupValue("consumer", 4, "range", "m", 9, (MemberValue("m", None, "c", "/h", 60, 10, b"s", b"as"),))
     assert encode_group(group) == (
         b"\0\3"
@@ -162,7 +175,7 @@ def _outcome(decode, data):
 
 @given(
     st.builds(OffsetKey, names, names, int32).map(encode_key)
-    | st.builds(OffsetValue, int64, int32, names, int64).map(encode_offset),
+    | st.builds(OffsetValue, int64, int32, names, int64, st.just(-1), ids).map(encode_offset),
     st.integers(0, 120),
     st.integers(0, 120),
     st.binary(max_size=4),

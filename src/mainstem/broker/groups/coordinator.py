@@ -69,6 +69,8 @@ class GroupCoordinator:
         self._broker = broker
         self._clock = broker.clock
         self._loop = broker.loop
+        self._outdated: dict[str, set[TopicPartition]] = {}
+        """At the start: by group, those with offsets of another topic that had this one's name."""
         self._deadlines: Deadlines[str] = Deadlines()
         """When each group is to be looked at."""
         self._timer: asyncio.TimerHandle | None = None
@@ -361,10 +363,15 @@ class GroupCoordinator:
         )
 
     async def _forget_missing_topics(self) -> None:
-        """What a crash between the deletion of a topic and that of its offsets has left."""
+        """What a crash between the deletion of a topic and that of its offsets has left; or damage, which is mended
+        since: there may be another topic of that name.
+        """
         for topic in self.offsets.topics():
             if self._broker.topics.get(topic) is None:
                 await self.forget_topic(topic)
+        for group_id, partitions in self._outdated.items():
+            await self._remove_offsets(group_id, partitions)
+        self._outdated = {}
         await self.share.forget_missing_topics()
 
     async def _remove(self, group: Group, partitions: Sequence[TopicPartition]) -> None:
@@ -441,7 +448,7 @@ class GroupCoordinator:
             self.classic.restore(key.group, decode_group(value))
         elif isinstance(key, OffsetKey):
             partition = TopicPartition(key.topic, key.partition)
-            self.offsets.put(key.group, partition, decode_offset(value), stored[1])
+            self.offsets.put(key.group, partition, self._checked(key.group, partition, value), stored[1])
         elif isinstance(key, share.Key):
             shared.append((key, share.decode_value(key, value)))
         elif isinstance(key, streams.Key):
@@ -456,15 +463,23 @@ class GroupCoordinator:
                 key = decode_key(data)
                 if value is None or not isinstance(key, OffsetKey):
                     continue
-                committed = decode_offset(value)
+                partition = TopicPartition(key.topic, key.partition)
+                committed = self._checked(key.group, partition, value)
             except CorruptData as error:
                 _leave_out(stored, error)
                 continue
             newer, newer_at, _ = latest.get(data, stored)
             if newer is None and newer_at > offset:  # it was deleted meanwhile
                 continue
-            partition = TopicPartition(key.topic, key.partition)
             self.offsets.put_pending(undecided.number, undecided.producer_id, key.group, partition, committed, offset)
+
+    def _checked(self, group_id: str, partition: TopicPartition, data: bytes) -> OffsetValue:
+        """A stored offset; one of another topic that had this one's name is remembered as such."""
+        value = decode_offset(data)
+        topic = self._broker.topics.get(partition.topic)
+        if topic is not None and value.topic_id not in (None, topic.topic_id):
+            self._outdated.setdefault(group_id, set()).add(partition)
+        return value
 
 
 def _leave_out(stored: Stored, error: CorruptData) -> None:

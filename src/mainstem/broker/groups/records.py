@@ -3,7 +3,9 @@
 Big-endian; a string is an int16 length and UTF-8 (-1: null), bytes an int32 length and the bytes::
 
     OffsetCommitKey      version int16 (0 or 1) │ group string │ topic string │ partition int32
-    OffsetCommitValue 3  version int16 │ offset int64 │ leader epoch int32 │ metadata string │ commit timestamp int64
+    OffsetCommitValue 4  version int16 │ offset int64 │ leader epoch int32 │ metadata compact string
+                         │ commit timestamp int64 │ tagged fields: 0 topic id (16 bytes)
+                      3  version int16 │ offset int64 │ leader epoch int32 │ metadata string │ commit timestamp int64
                       1  version int16 │ offset int64 │ metadata string │ commit timestamp int64
                          │ expire timestamp int64
     GroupMetadataKey     version int16 (2) │ group string
@@ -15,17 +17,20 @@ Big-endian; a string is an int16 length and UTF-8 (-1: null), bytes an int32 len
 Beyond what Kafka stores, a rebalance is: members without a leader are to join again, since one of them has left; where
 none has an assignment, the leader is to bring it. Kafka takes either for a group at rest, until it rebalances.
 
-A null value is a tombstone. Version 3 is written, or version 1 where an old client asked for a retention time, as Kafka
-does; 0 to 4 are read. From version 4 on values are flexible, and Kafka adds only tagged fields, which readers skip
-(KIP-915). Records of groups of the consumer protocol are in `consumer.records`, those of share groups in
-`share.records`, those of streams groups in `streams.records`; keys of other versions are left alone.
+A null value is a tombstone. Of an offset version 4 is written, with the topic's id, or version 1 where an old client
+asked for a retention time, as Kafka does; of a group version 3; 0 to 4 are read. From version 4 on values are flexible,
+and Kafka adds only tagged fields, which readers skip (KIP-915). Records of groups of the consumer protocol are in
+`consumer.records`, those of share groups in `share.records`, those of streams groups in `streams.records`; keys of
+other versions are left alone.
 
 https://github.com/apache/kafka/tree/trunk/group-coordinator/src/main/resources/common/message
 """
 
+from functools import lru_cache
 from struct import Struct
 from struct import error as StructError
 from typing import Final, TypeAlias
+from uuid import UUID
 
 import msgspec
 
@@ -42,6 +47,12 @@ _PARTITION = Struct(">i")
 _VERSION_1 = Struct(">hqh")
 _VERSION_3 = Struct(">hqih")
 _TIME = Struct(">q")
+_VERSION_4 = Struct(">hqiB")  # with the length of a short metadata, plus one
+_LONG = 127  # from this length on it takes a second byte
+_TOPIC_ID_FOLLOWS = b"\1\0\x10"  # one tagged field, number 0, of 16 bytes
+_TAIL = Struct(">q3s16s")
+
+_TOPIC_ID_BYTES = 16
 
 HIGHEST_VALUE = 4
 FIRST_FLEXIBLE = 4
@@ -70,6 +81,8 @@ class OffsetValue(msgspec.Struct, frozen=True, gc=False):
     committed_ms: int = -1
     expires_ms: int = -1
     """Only where an old client (OffsetCommit 2-4) asked for it; otherwise the broker's retention decides."""
+    topic_id: UUID | None = None
+    """Of the topic that it was committed for, and of no later one of that name; None where it is not stored."""
 
 
 class MemberValue(msgspec.Struct, frozen=True):
@@ -147,13 +160,28 @@ def decode_key(data: bytes) -> Key | None:
 
 
 def encode_offset(value: OffsetValue) -> bytes:
-    """A committed offset, in version 3, or in 1 if it has a time of its own to expire at."""
+    """A committed offset, in version 4, or in 1 if it has a time of its own to expire at, or 3 without topic id."""
     metadata = value.metadata.encode()
     if value.expires_ms < 0:
+        if value.topic_id is not None:
+            return _encode_offset_4(value, metadata, value.topic_id)
         head = _VERSION_3.pack(3, value.offset, value.leader_epoch, len(metadata))
         return head + metadata + _TIME.pack(value.committed_ms)
     head = _VERSION_1.pack(1, value.offset, len(metadata))
     return head + metadata + _TIME.pack(value.committed_ms) + _TIME.pack(value.expires_ms)
+
+
+def _encode_offset_4(value: OffsetValue, metadata: bytes, topic_id: UUID) -> bytes:
+    if len(metadata) < _LONG:
+        head = _VERSION_4.pack(4, value.offset, value.leader_epoch, len(metadata) + 1)
+        return head + metadata + _TAIL.pack(value.committed_ms, _TOPIC_ID_FOLLOWS, topic_id.bytes)
+    writer = Writer(4, flexible=True)
+    writer.int64(value.offset)
+    writer.int32(value.leader_epoch)
+    writer.string(value.metadata)
+    writer.int64(value.committed_ms)
+    writer.tags([(0, topic_id.bytes)])
+    return writer.done()
 
 
 def decode_offset(data: bytes) -> OffsetValue:
@@ -171,8 +199,22 @@ def decode_offset(data: bytes) -> OffsetValue:
     metadata = reader.required_string()
     committed_ms = reader.int64()
     expires_ms = reader.int64() if version == 1 else -1
-    reader.tags()
-    return OffsetValue(offset, leader_epoch, metadata, committed_ms, expires_ms)
+    topic_id = reader.tags().get(0)
+    return OffsetValue(
+        offset, leader_epoch, metadata, committed_ms, expires_ms, None if topic_id is None else _topic_id(topic_id)
+    )
+
+
+@lru_cache(4096)
+def _topic_id(data: bytes) -> UUID | None:
+    """As it is stored: zeros stand for none.
+
+    Raises:
+        CorruptCoordinatorRecord: it has not 16 bytes.
+    """
+    if len(data) != _TOPIC_ID_BYTES:
+        raise CorruptCoordinatorRecord(f"topic id: expected 16 bytes, found {len(data)}")
+    return UUID(bytes=data) if any(data) else None
 
 
 def _usual_offset_key(data: bytes) -> OffsetKey | None:
@@ -194,8 +236,18 @@ def _usual_offset_key(data: bytes) -> OffsetKey | None:
 
 
 def _usual_offset(data: bytes) -> OffsetValue | None:
-    """As `encode_offset` writes it in version 3; None: as above."""
+    """As `encode_offset` writes it in version 4 with little metadata, or in 3; None: as above."""
     try:
+        if data[:2] == b"\0\4":
+            _, offset, leader_epoch, length = _VERSION_4.unpack_from(data)
+            end = _VERSION_4.size + length - 1
+            if not 0 < length <= _LONG or len(data) != end + _TAIL.size:
+                return None
+            committed_ms, follows, topic_id = _TAIL.unpack_from(data, end)
+            if follows != _TOPIC_ID_FOLLOWS:
+                return None
+            metadata = data[_VERSION_4.size : end].decode()
+            return OffsetValue(offset, leader_epoch, metadata, committed_ms, -1, _topic_id(topic_id))
         version, offset, leader_epoch, length = _VERSION_3.unpack_from(data)
         end = _VERSION_3.size + length
         if version != 3 or length < 0 or len(data) != end + _TIME.size:

@@ -18,6 +18,7 @@ from mainstem.broker.groups.membership import Commit
 from mainstem.broker.groups.records import OffsetValue
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.security.acls import GROUP, READ, TOPIC
+from mainstem.broker.topics import Topic
 from mainstem.core import TopicPartition
 from mainstem.wire.errors import Code, code_of
 
@@ -33,10 +34,11 @@ def check_offset(ctx: RequestContext, partition: TopicPartition, asked: Any) -> 
     return Code.none
 
 
-def offset_value(asked: Any, now_ms: int, expires_ms: int = -1) -> OffsetValue:
+def offset_value(asked: Any, topic: Topic, now_ms: int, expires_ms: int = -1) -> OffsetValue:
     """What is kept of an offset in a request."""
     leader_epoch = getattr(asked, "committed_leader_epoch", -1)
-    return OffsetValue(asked.committed_offset, leader_epoch, asked.committed_metadata or "", now_ms, expires_ms)
+    metadata = asked.committed_metadata or ""
+    return OffsetValue(asked.committed_offset, leader_epoch, metadata, now_ms, expires_ms, topic.topic_id)
 
 
 def _failure(request: Any, code: int) -> dict[str, Any]:
@@ -65,7 +67,7 @@ def offset_commit(request: Any, ctx: RequestContext) -> "Future[dict[str, Any]] 
     for partition, each in _partitions(request, ctx):
         codes[partition] = check_offset(ctx, partition, each)
         if codes[partition] is Code.none:
-            offsets[partition] = offset_value(each, now, expires_ms)
+            offsets[partition] = offset_value(each, ctx.broker.topics.by_name(partition.topic), now, expires_ms)
     if not offsets:
         return _answer(request, ctx, codes, Code.none)
     try:

@@ -44,7 +44,7 @@ async def txn_offset_commit(request: Any, ctx: RequestContext) -> dict[str, Any]
             partition = TopicPartition(topic.name, each.partition_index)
             codes[partition] = check_offset(ctx, partition, each)
             if codes[partition] is Code.none:
-                offsets[partition] = offset_value(each, now)
+                offsets[partition] = offset_value(each, ctx.broker.topics.by_name(topic.name), now)
     if not request.group_id:
         return _failure(request, Code.invalid_group_id)
     if offsets:
