@@ -133,3 +133,23 @@ def test_a_start_that_fails_does_not_wait_for_those_who_wait_for_it(tmp_path):
             client.close()
 
     asyncio.run(check())
+
+
+def test_a_topic_is_made_when_what_groups_have_of_its_namesake_is_gone(tmp_path):
+    """It was there before, and had the offsets that had been committed for the one that was deleted."""
+
+    async def check() -> None:
+        async with starting(tmp_path) as (broker, disk, start):
+            client = await Client.connect(broker)
+            made = asyncio.create_task(
+                client.call(METADATA, 4, topics=[{"name": "new"}], allow_auto_topic_creation=True)
+            )
+            assert not (await asyncio.wait([made], timeout=0.5))[0]
+            assert broker.topics.get("new") is None
+            disk.go.set()
+            await start
+            assert (await made).topics[0].error_code == 0
+            assert broker.topics.get("new") is not None
+            client.close()
+
+    asyncio.run(check())

@@ -3,20 +3,24 @@
 import asyncio
 import errno
 import shutil
+import threading
 import uuid
+from functools import partial
+from uuid import uuid4
 
 import pytest
 import structlog
 
 from mainstem.broker.errors import InvalidPartitions, InvalidTopicName, TopicAlreadyExists, UnknownTopicOrPartition
 from mainstem.broker.facts import METADATA
+from mainstem.broker.server import Broker
 from mainstem.core import ManualClock, TopicPartition
-from mainstem.log import BatchTooLarge, InvalidTopicConfig, StorageError, TopicConfig
+from mainstem.log import BatchTooLarge, InvalidTopicConfig, LogConfig, LogDirectory, StorageError, TopicConfig
 from mainstem.log.repair import repair
 from mainstem.wire.errors import Code
 from tests.log.simulated_disk import SimulatedDisk
 from tests.log.support import batch, values
-from tests.support.broker import Client, crashed, restarted, running, start, stop
+from tests.support.broker import CONFIG, Client, crashed, restarted, running, start, stop
 
 
 def run(coroutine):
@@ -358,7 +362,8 @@ def test_records_that_no_metadata_names_are_a_topic_again(tmp_path):
             async with running(lost, ManualClock()) as broker:
                 found = broker.topics.by_name("t")
                 assert (found.topic_id, len(found.logs)) == (topic.topic_id, 3)
-                assert found.config == {"retention.ms": "-1"}  # nothing of it goes before somebody has said what may
+                assert not found.logs[1].config.compacts  # nothing of it goes before somebody has said what may
+                assert (found.logs[1].config.retention_ms, found.logs[1].config.retention_bytes) == (-1, -1)
                 assert await values(found.logs[1]) == [b"precious"]
 
     run(check())
@@ -390,5 +395,91 @@ def test_a_log_whose_metadata_is_lost_goes_on_after_a_repair(tmp_path):
                 answer = await client.call(9, 7, group_id="g", topics=asked)
                 assert answer.topics[0].partitions[0].committed_offset == 2
                 client.close()
+
+    run(check())
+
+
+@pytest.mark.parametrize("refused", ["note", "name"])
+def test_what_a_full_disk_keeps_of_a_deleted_topic_goes_with_the_next_one_of_its_name(tmp_path, refused):
+    """It had fewer partitions: the other was there again after a restart, and the topic could not grow any more."""
+
+    async def check() -> None:
+        disk = SimulatedDisk(tmp_path)
+        broker = await start(tmp_path, ManualClock(), disk=disk)
+        topic = await broker.topics.create("t", 2, {})
+        await topic.logs[1].append(batch(b"deleted"))
+        if refused == "name":
+            disk.refuse("rename", errno.ENOSPC, "t-1")
+        else:
+            broker.topics.facts.put = partial(put_and_fill, broker.topics.facts.put, disk)
+        await broker.topics.delete(topic)
+        assert TopicPartition("t", 1) in broker.log.undeleted
+        vars(broker.topics.facts).pop("put", None)
+        await broker.topics.create("t", 1, {})
+        assert not broker.log.undeleted
+        await stop(broker)
+        broker = await start(tmp_path, ManualClock(), disk=disk)
+        await broker.topics.add_partitions(broker.topics.by_name("t"), 2)
+        assert await values(broker.partition(TopicPartition("t", 1))) == []
+        await stop(broker)
+
+    run(check())
+
+
+async def put_and_fill(put, disk, facts):
+    await put(facts)
+    disk.refuse("write", errno.ENOSPC, "journal")
+
+
+def test_a_coordinators_records_stay_although_a_full_disk_refuses_to_make_their_topic_again(tmp_path):
+    """Asked for once more, it was made anew over them."""
+
+    async def check() -> None:
+        disk = SimulatedDisk(tmp_path)
+        broker = await start(tmp_path, ManualClock(), disk=disk)
+        lost = await broker.log.create_partition(TopicPartition("__state", 0), uuid4(), TopicConfig())
+        await lost.append(batch(b"state"))
+        broker.topics._kept["__state"] = [lost]  # as a start finds them whose metadata is lost
+        disk.refuse("write", errno.ENOSPC, str(METADATA))
+        with pytest.raises(StorageError):
+            await broker.ensure_internal_topic("__state", 1, {})
+        (found,) = await broker.ensure_internal_topic("__state", 1, {})
+        assert await values(found) == [b"state"]
+        await stop(broker)
+
+    run(check())
+
+
+def test_nothing_is_deleted_by_other_settings_than_the_brokers_while_it_starts(tmp_path):
+    """Retention ran by the built-in defaults where a start took long: what was to be kept for ever was gone."""
+
+    class Slow(SimulatedDisk):
+        removes, go_on = threading.Event(), threading.Event()
+
+        def remove_tree(self, path):
+            self.removes.set()
+            assert self.go_on.wait(30)
+            super().remove_tree(path)
+
+    async def check() -> None:
+        disk, clock = Slow(tmp_path), ManualClock()
+        broker = await start(tmp_path, clock, disk=disk)
+        await broker.dynamic.change(
+            "", lambda _: {"log.retention.ms": "-1", "min.insync.replicas": "1"}, validate_only=False
+        )
+        topic = await broker.topics.create("t", 1, {})
+        await topic.logs[0].append(batch(b"kept for ever", timestamp=clock.now_ms()))
+        await broker.log.create_partition(TopicPartition("unfinished", 0), uuid4(), TopicConfig())
+        await stop(broker)
+        clock.advance_ms(30 * 86_400_000)
+        log = await LogDirectory.open(tmp_path, LogConfig(), clock=clock, disk=disk)
+        broker = Broker(CONFIG, log, clock)
+        starting = asyncio.create_task(broker.start())
+        assert await asyncio.to_thread(disk.removes.wait, 30)
+        await log.housekeep()
+        disk.go_on.set()
+        await starting
+        assert await values(broker.partition(TopicPartition("t", 0))) == [b"kept for ever"]
+        await stop(broker)
 
     run(check())

@@ -1,7 +1,9 @@
 """What compaction keeps and what it lets go, case by case; histories are in test_compaction_model.py."""
 
 import asyncio
+import errno
 import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,7 +12,16 @@ import pytest
 import structlog
 
 from mainstem.core import ManualClock
-from mainstem.log import AbortedTransaction, LogConfig, LogDirectory, StorageError, TopicConfig, housekeeping
+from mainstem.log import (
+    AbortedTransaction,
+    LogConfig,
+    LogDirectory,
+    StorageError,
+    SystemDisk,
+    TopicConfig,
+    compaction,
+    housekeeping,
+)
 from mainstem.log.cleaner import Cleaner
 from mainstem.log.compaction import cleanable, dirty_ratio
 from mainstem.log.segment import SUFFIXES
@@ -891,3 +902,89 @@ def test_a_topic_that_is_deleted_while_its_compaction_ends_is_in_no_journal_any_
         await log.close()
 
     run(test())
+
+
+def test_a_topic_that_is_to_be_compacted_no_longer_keeps_what_a_compaction_under_way_would_take(tmp_path, monkeypatch):
+    begun, go_on, compact = threading.Event(), threading.Event(), compaction.run
+
+    def slowly(*given):
+        begun.set()
+        assert go_on.wait(30)
+        return compact(*given)
+
+    async def test():
+        async with Topic(tmp_path) as topic:
+            for value in (b"1", b"2"):
+                await topic.put(b"a", value)
+            topic.partition.roll()
+            monkeypatch.setattr(compaction, "run", slowly)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(topic.log.housekeep())
+                assert await asyncio.to_thread(begun.wait, 30)
+                topic.partition.config = TopicConfig()
+                go_on.set()
+            assert await topic.records() == [(0, b"a", b"1"), (1, b"a", b"2")]
+            assert not list(topic.partition.directory.glob("*.cleaned"))
+
+    run(test())
+
+
+def test_what_a_full_disk_does_not_let_in_place_is_not_left_there(tmp_path, monkeypatch):
+    """Its files stayed until the next start."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig(**COMPACT, segment_bytes=500))
+        for value in range(8):
+            await partition.append(batch(b"%d" % value * 100, keys=[b"%d" % (value % 2)]))
+        await log.checkpoint()
+        compact = log._cleaner.run
+
+        def then_full(*given):
+            found = compact(*given)
+            found.add_done_callback(lambda _: disk.refuse("write", errno.ENOSPC, "journal"))
+            return found
+
+        monkeypatch.setattr(log._cleaner, "run", then_full)
+        with pytest.raises(StorageError, match="No space"):
+            await housekeeping.compact(partition, log._cleaner, most_keys=1_000)
+        assert not [path.name for path in disk.list(partition.directory) if path.name.endswith(".cleaned")]
+        monkeypatch.undo()
+        assert await housekeeping.compact(partition, log._cleaner, most_keys=1_000)
+        await log.close()
+
+    run(test())
+
+
+def test_nobody_opens_the_compacted_file_as_the_one_that_it_replaces(tmp_path):
+    """A look-up read it by positions of the other, and passed over live records."""
+    between = []
+
+    class Disk(SystemDisk):
+        def rename(self, old, new):
+            super().rename(old, new)
+            if old.name.endswith(".cleaned"):
+                for segment in segments:
+                    segment.opened = None  # it was let go, since many others were opened
+                    opening = threads.submit(segment._files.open, segment)
+                    assert not wait([opening], timeout=0.1).done
+                    between.append(opening)
+
+    async def test():
+        nonlocal segments
+        log = await open_log(tmp_path, disk=Disk())
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig(**COMPACT))
+        for value in (b"1", b"2"):
+            await partition.append(batch(value))
+        partition.roll()
+        segments = [partition.segments[0]]
+        await log.housekeep()
+        assert partition.segments[0] not in segments
+        with pytest.raises(FileNotFoundError, match="replaced"):
+            between[0].result(10)
+        await log.close()
+
+    segments = []
+    with ThreadPoolExecutor(1) as threads:
+        run(test())

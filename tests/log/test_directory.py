@@ -24,6 +24,7 @@ from mainstem.log import (
     TopicConfig,
     housekeeping,
 )
+from mainstem.log import checkpoint as checkpoints
 from tests.log.simulated_disk import SimulatedDisk
 from tests.log.support import (
     CONFIG,
@@ -642,5 +643,53 @@ def test_segments_that_nothing_says_whose_they_are_can_be_had_again(tmp_path):
         log = await open_log(tmp_path)
         assert await values(log.partitions[TP]) == [b"kept"]
         await log.close()
+
+    run(test())
+
+
+def test_a_log_that_cannot_write_its_last_checkpoint_lets_go_of_its_directory_all_the_same(tmp_path, monkeypatch):
+    async def test():
+        log = await open_log(tmp_path)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        await partition.append(batch(b"v"))
+
+        def without_memory(*_):
+            raise MemoryError
+
+        monkeypatch.setattr(checkpoints, "encode_partition", without_memory)
+        with pytest.raises(MemoryError):
+            await log.close()
+        monkeypatch.undo()
+        again = await open_log(tmp_path)
+        assert await values(again.partitions[TP]) == [b"v"]
+        await again.close()
+
+    run(test())
+
+
+@pytest.mark.parametrize("refused", ["note", "name"])
+def test_a_deletion_that_a_full_disk_refuses_is_made_up_for(tmp_path, refused):
+    """Else it was there again after a start weeks later, when nobody knew that it had been deleted."""
+
+    async def test():
+        disk = SimulatedDisk(tmp_path)
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        await partition.append(batch(b"v"))
+        disk.refuse(*(("write", errno.ENOSPC, "journal") if refused == "note" else ("rename", errno.ENOSPC, str(TP))))
+        with pytest.raises(StorageError):
+            await log.delete_partition(TP)
+        assert set(log.undeleted) == {TP}
+        with pytest.raises(StorageError, match="deleted"):
+            await partition.read(0, 100)
+        await log.checkpoint()
+        await asyncio.gather(log.housekeep(), log.delete_partition(TP))  # somebody else may be faster
+        assert not log.undeleted
+        assert not log.partitions
+        assert not disk.exists(partition.directory)
+        await log.close()
+        again = await open_log(tmp_path, disk=disk)
+        assert not again.partitions
+        await again.close()
 
     run(test())

@@ -154,3 +154,30 @@ def test_a_file_that_goes_late_is_not_the_one_of_the_topic_that_has_its_name_by_
         await again.close()
 
     run(test())
+
+
+def test_what_is_to_go_is_said_by_the_settings_of_the_moment_when_it_goes(tmp_path, monkeypatch):
+    """It was computed, waited for its turn, and went, although somebody had been told that all stays."""
+    clock, unlink, begun, go_on = ManualClock(), housekeeping._unlink, threading.Event(), threading.Event()
+
+    def late(segments):
+        begun.set()
+        assert go_on.wait(10)
+        unlink(segments)
+
+    async def test(partition):
+        for _ in range(4):
+            await partition.append(batch(b"v" * 300, timestamp=clock.now_ms()))
+        monkeypatch.setattr(housekeeping, "_unlink", late)
+        clock.advance_ms(5_000)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(housekeeping.delete_records(partition, 1))
+            assert await asyncio.to_thread(begun.wait, 10)
+            retention = tasks.create_task(housekeeping.enforce_retention(partition))
+            await asyncio.sleep(0)
+            partition.config = TopicConfig(segment_bytes=400, retention_ms=-1)
+            go_on.set()
+        assert retention.result() == 0
+        assert partition.log_start_offset == 1
+
+    run(with_partition(tmp_path, test, topic=TopicConfig(segment_bytes=400, retention_ms=2_500), clock=clock))

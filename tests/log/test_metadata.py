@@ -1,3 +1,4 @@
+import errno
 from uuid import UUID, uuid4
 
 import pytest
@@ -6,12 +7,15 @@ from mainstem.log import SystemDisk
 from mainstem.log.errors import CorruptFile
 from mainstem.log.metadata import (
     META_PROPERTIES,
+    PARTITION_METADATA,
     UnsupportedFormat,
     _with_crc,
+    create_files,
     decode_topic_id,
     encode_topic_id,
     open_directory_metadata,
 )
+from tests.log.simulated_disk import SimulatedDisk
 
 
 def test_a_topic_id_in_kafkas_text():
@@ -80,3 +84,12 @@ def test_two_directories_are_two_clusters(tmp_path):
         ids.add(open_directory_metadata(SystemDisk(), tmp_path / name).cluster_id)
     assert len(ids) == 2
     assert uuid4() not in ids
+
+
+def test_a_directory_that_a_full_disk_has_no_room_for_leaves_nothing(tmp_path):
+    """It was ignored at every start, since nothing said whose it was."""
+    disk = SimulatedDisk(tmp_path)
+    disk.refuse("write", errno.ENOSPC, PARTITION_METADATA)
+    with pytest.raises(OSError, match="No space"):
+        create_files(disk, tmp_path / "t-0", UUID(int=7))
+    assert not disk.exists(tmp_path / "t-0")

@@ -217,3 +217,11 @@ def test_kafkas_file_names(tmp_path):
     segment = Segment(tmp_path, 4_711, OpenFiles(SystemDisk(), 2))
     assert segment.path.name == "00000000000000004711.log"
     assert segment.path_of(".timeindex").name == "00000000000000004711.timeindex"
+
+
+def test_where_the_new_name_is_refused_nothing_is_retired(tmp_path):
+    opened = OpenFiles(SystemDisk(), 2)
+    segment = Segment(tmp_path, 0, opened)
+    with pytest.raises(FileNotFoundError):
+        opened.retire([segment], renamed=(tmp_path / "missing", segment.path))
+    assert not segment.retired

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from mainstem.core import TopicPartition
-from mainstem.log import LogConfig, PartitionLog, StorageError, TopicConfig, housekeeping
+from mainstem.log import LogConfig, PartitionLog, StorageError, TopicConfig, housekeeping, writer
 from mainstem.log.journal import Journal
 from tests.log.simulated_disk import SimulatedDisk
 from tests.log.support import CONFIG, TOPIC_ID, TP, abandon, batch, open_log, run, sequenced, values, with_partition
@@ -854,3 +854,54 @@ def test_a_caller_that_is_gone_disturbs_nobody(tmp_path):
         assert await values(partition) == [b"1", b"2"]
 
     run(with_partition(tmp_path, test, config=CONFIG))
+
+
+def test_who_waits_for_a_note_is_told_where_its_round_cannot_begin(tmp_path, monkeypatch):
+    async def test():
+        log = await open_log(tmp_path)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+
+        def without_memory(*_):
+            raise MemoryError
+
+        monkeypatch.setattr(writer, "Round", without_memory)
+        async with asyncio.timeout(10):
+            with pytest.raises(StorageError, match="MemoryError"):
+                await log.delete_partition(TP)
+        assert not partition.leaving.locked()
+        monkeypatch.undo()
+        await log.close()
+
+    run(test())
+
+
+def test_what_makes_room_is_done_also_while_a_checkpoint_waits_for_room_and_the_journal_is_full(tmp_path):
+    """Deletions waited, too, until somebody made room from outside."""
+
+    class Full(SimulatedDisk):
+        has_room = True
+
+        def write_atomically(self, path, data):
+            if not self.has_room and path.name == "checkpoint":
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            super().write_atomically(path, data)
+
+        def unlink(self, path):
+            super().unlink(path)
+            self.has_room = True
+
+    async def test():
+        disk = Full(tmp_path)
+        log = await open_log(tmp_path, disk=disk, config=LogConfig(read_threads=1, sync_threads=1, journal_bytes=5_000))
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig(segment_bytes=5_000))
+        disk.has_room = False
+        count = 0
+        while (await asyncio.wait([waits := partition.append(batch(b"v" * 1_000))], timeout=0.2))[0]:
+            count += 1
+        async with asyncio.timeout(30):
+            await housekeeping.delete_records(partition, count - 1)
+            assert disk.has_room
+            await waits  # the checkpoint has found it
+        await log.close()
+
+    run(test())

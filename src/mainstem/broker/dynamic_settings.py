@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final, TypeAlias
 
-from mainstem.broker.topics import Topics
+from mainstem.broker.facts import Facts
 from mainstem.core.wrong_settings import nearest
 from mainstem.log import InvalidTopicConfig, TopicConfig
 from mainstem.wire.errors import Code, RequestError
@@ -93,17 +93,21 @@ Change: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str]]
 class DynamicSettings:
     """Both layers, as the facts have them and as they change; topics follow."""
 
-    def __init__(self, topics: Topics, node_id: int) -> None:
-        self._topics = topics
+    def __init__(self, facts: Facts, node_id: int) -> None:
+        self._facts = facts
+        self.on_change: Callable[[TopicConfig], None] = lambda _: None
+        """Told what topics are to have where they have no value of their own, with each change."""
         self._node = str(node_id)
         self._changing = asyncio.Lock()
         self._layers: dict[str, dict[str, str]] = {self._node: {}, ALL_BROKERS: dict(_ALWAYS_SET)}
-        for name, fact in topics.facts.below(_KEY):
+        for name, fact in facts.below(_KEY):
             if name in self._layers:  # those of another number are of a broker that this log was under before
                 self._layers[name] |= fact
-        defaults = topic_defaults(self._layers[ALL_BROKERS] | self._layers[self._node])
-        if defaults != TopicConfig():
-            topics.set_defaults(defaults)
+
+    @property
+    def defaults(self) -> TopicConfig:
+        """What topics have where they have no value of their own."""
+        return topic_defaults(self._layers[ALL_BROKERS] | self._layers[self._node])
 
     def of(self, broker: str) -> Mapping[str, str]:
         """What is set for this broker (its number), or for all (an empty name).
@@ -129,9 +133,9 @@ class DynamicSettings:
             layers = self._layers | {broker: after}
             defaults = topic_defaults(layers[ALL_BROKERS] | layers[self._node])
             if not validate_only:
-                await self._topics.facts.put({f"{_KEY}{broker}": after or None})
+                await self._facts.put({f"{_KEY}{broker}": after or None})
                 self._layers = layers
-                self._topics.set_defaults(defaults)
+                self.on_change(defaults)
 
     @staticmethod
     def _check_min_in_sync(broker: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:

@@ -19,6 +19,7 @@ from mainstem.broker.config import BrokerConfig
 from mainstem.broker.connection import Connection
 from mainstem.broker.dispatch import Dispatch
 from mainstem.broker.dynamic_settings import DynamicSettings
+from mainstem.broker.facts import Facts
 from mainstem.broker.fetch_sessions import FetchSessions
 from mainstem.broker.handlers import load_handlers
 from mainstem.broker.handshakes import Handshakes
@@ -104,6 +105,8 @@ class Broker:
         self._running: set[asyncio.Task[None]] = set()
         self._idle_timer: asyncio.TimerHandle | None = None
         self._started = False
+        self.all_is_read = asyncio.Event()
+        """The coordinators have read what they keep: before that, what is deleted may not be all gone."""
         self.stopping: asyncio.Future[None]  # done once the broker stops
         self.on_stop: set[Callable[[], None]] = set()
         """Called then: long polls answer what they have."""
@@ -149,8 +152,10 @@ class Broker:
             self._users = self._read_users()
             for listener in self.listeners:
                 await listener.bind()
-            self.topics = await Topics.load(self.log, self.config, self.clock)
-            self.dynamic = DynamicSettings(self.topics, self.config.node_id)
+            facts = await Facts.load(self.log, self.clock)
+            self.dynamic = DynamicSettings(facts, self.config.node_id)
+            self.topics = await Topics.load(self.log, self.config, self.clock, facts, self.dynamic.defaults)
+            self.dynamic.on_change = self.topics.set_defaults
             if any(listener.mechanisms for listener in self.listeners):
                 _ = self.mechanisms  # what is wrong with the settings of one is told here
             self.quotas = Quotas(self.topics.facts, self.clock, self._quotas_changed)
@@ -167,6 +172,7 @@ class Broker:
                 load_handlers
             )  # half of what a start imports; the loop goes on meanwhile
             await self._open_coordinators()
+            self.all_is_read.set()
             self.dispatch = Dispatch(self, handlers)
             for connection in list(self.connections):
                 connection.all_is_served()

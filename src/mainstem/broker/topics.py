@@ -30,6 +30,8 @@ from mainstem.log import LogDirectory, PartitionLog, StorageError, TopicConfig
 _REMOVED_AT_ONCE = 100  # more would hold up the event loop: each is renamed there
 _MOST_TOLD = 100
 
+_KEEPS_ALL = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}  # whatever the defaults are
+
 COORDINATOR_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 
 ChangeConfig: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str]]
@@ -54,7 +56,7 @@ class Topic:
 class Topics:
     """All topics, by name and by id. `load` builds it; every change is durable on return."""
 
-    def __init__(self, directory: LogDirectory, config: BrokerConfig, clock: Clock) -> None:
+    def __init__(self, directory: LogDirectory, config: BrokerConfig, clock: Clock, facts: Facts) -> None:
         self.cluster_id = ""
         self.version = 0
         """Grows whenever a topic is created, deleted or grown."""
@@ -66,25 +68,29 @@ class Topics:
         self._alike: dict[str, str] = {}  # a name with "_" for each ".": the name itself
         self._by_id: dict[UUID, Topic] = {}
         self._by_id_bytes: dict[bytes, Topic] = {}
-        self.facts: Facts
+        self.facts = facts
         self._kept: dict[str, list[PartitionLog]] = {}  # by topic: its records are there, and no metadata
         self._defaults: TopicConfig | None = None
         self._told_refusals: set[str] = set()
         self._changing = asyncio.Lock()  # one change at a time: names, ids and collisions are checked against the rest
 
     @classmethod
-    async def load(cls, directory: LogDirectory, config: BrokerConfig, clock: Clock) -> "Topics":
-        """Read the metadata partition, remove partitions that no record names, give each partition its settings."""
-        self = cls(directory, config, clock)
-        self.facts = await Facts.load(directory, clock)
-        facts = self.facts.found
-        deleted = {key.removeprefix("topic:") for key, fact in facts.items() if fact is None}
-        cluster = facts.get("cluster")
+    async def load(
+        cls, directory: LogDirectory, config: BrokerConfig, clock: Clock, facts: Facts, defaults: TopicConfig
+    ) -> "Topics":
+        """Remove partitions that no record names, give each partition its settings: `defaults` where it has none.
+
+        Not before they are known: housekeeping deletes by the settings that a partition has.
+        """
+        self = cls(directory, config, clock, facts)
+        self._defaults = None if defaults == TopicConfig() else defaults
+        deleted = {key.removeprefix("topic:") for key, fact in facts.found.items() if fact is None}
+        cluster = facts.found.get("cluster")
         if cluster is None:
             cluster = {"id": directory.metadata.cluster_id}
             await self._put("cluster", cluster)
         self.cluster_id = cluster["id"]
-        for key, fact in facts.items():
+        for key, fact in facts.found.items():
             if key.startswith("topic:") and fact is not None:
                 await self._open(key.removeprefix("topic:"), fact)
         await self._look_after_orphans(deleted)
@@ -154,6 +160,10 @@ class Topics:
         if topic is None or not 0 <= partition < len(topic.logs):
             raise UnknownTopicOrPartition(f"there is no partition {partition} of topic {name!r}")
         return topic.logs[partition]
+
+    def has_kept(self, name: str) -> bool:
+        """Records of that topic are there, and the metadata has lost it; `create` takes those of a coordinator's."""
+        return name in self._kept
 
     def check_not_internal(self, name: str) -> None:
         """The coordinators' own topics are for them alone: what they keep in memory must be what is there.
@@ -234,8 +244,10 @@ class Topics:
             StorageError: the disk refused; what was made of it is removed again.
         """
         async with self._changing:
-            if internal and (found := self._kept.pop(name, None)) is not None:
-                return await self._adopt(name, found, partitions, config, internal=True)
+            if internal and (found := self._kept.get(name)) is not None:
+                topic = await self._adopt(name, found, partitions, config, internal=True)
+                del self._kept[name]
+                return topic
             settings = self.check_new(name, partitions, config, internal=internal)
             topic = Topic(name, uuid4(), config, internal=internal)
             topic.logs = await self._create_partitions(topic, partitions, settings)
@@ -319,7 +331,7 @@ class Topics:
     async def _create_partitions(self, topic: Topic, count: int, settings: TopicConfig) -> list[PartitionLog]:
         """Give the topic `count` partitions, and write it down: both, or what was made is removed again."""
         added = [TopicPartition(topic.name, number) for number in range(len(topic.logs), count)]
-        await self._remove(added)  # what a failure had left
+        await self._remove_leftovers(topic.name, added)
         made = await asyncio.gather(
             *(self._directory.create_partition(each, topic.topic_id, settings) for each in added),
             return_exceptions=True,
@@ -348,8 +360,22 @@ class Topics:
             self._told_refusals.add(told)
             log.error("topic_not_created", topic=topic, error=str(error), hint=error.hint)
 
+    async def _remove_leftovers(self, name: str, added: list[TopicPartition]) -> None:
+        """What a failure has left of a topic of that name, which is not to be there again at the next start.
+
+        Raises:
+            StorageError: the disk refuses still.
+        """
+        await self._remove({*added, *(each for each in self._directory.undeleted if each.topic == name)})
+        left = [each for each in (*added, *self._directory.undeleted) if each in self._directory.partitions]
+        for each in left:
+            if each.topic == name:
+                raise StorageError(
+                    f"{each}: it is deleted, and the disk refuses to remove it", hint="free disk space; then try again"
+                )
+
     async def _remove(self, partitions: Iterable[TopicPartition]) -> None:
-        """Remove partitions that no record names, where they are there; what fails is for the next try or start."""
+        """Remove partitions that no record names, where they are there; housekeeping tries again what fails."""
         there = [each for each in partitions if each in self._directory.partitions]
         for first in range(0, len(there), _REMOVED_AT_ONCE):
             await asyncio.gather(*map(self._remove_one, there[first : first + _REMOVED_AT_ONCE]))
@@ -365,7 +391,8 @@ class Topics:
 
     async def _open(self, name: str, fact: dict[str, Any]) -> None:
         topic = Topic(name, UUID(fact["id"]), fact["config"], internal=fact["internal"])
-        await self._open_partitions(topic, fact["partitions"], TopicConfig.from_kafka(topic.config))
+        settings = self.settings_of(topic.config, internal=topic.internal)
+        await self._open_partitions(topic, fact["partitions"], settings)
         self._add(topic)
 
     async def _open_partitions(self, topic: Topic, count: int, settings: TopicConfig) -> None:
@@ -411,7 +438,7 @@ class Topics:
             elif name in COORDINATOR_TOPICS:
                 self._kept[name] = found
             else:
-                await self._adopt(name, found, 1, {"retention.ms": "-1"}, internal=False)
+                await self._adopt(name, found, 1, _KEEPS_ALL, internal=False)
 
     async def _adopt(
         self, name: str, found: list[PartitionLog], partitions: int, config: dict[str, str], *, internal: bool
@@ -419,7 +446,7 @@ class Topics:
         """Make a topic of the partitions that are there, and of `partitions` at least; durable on return."""
         topic = Topic(name, found[0].topic_id, config, internal=internal)
         count = max(partitions, *(each.number + 1 for each in found))
-        await self._open_partitions(topic, count, TopicConfig.from_kafka(config))
+        await self._open_partitions(topic, count, self.settings_of(config, internal=internal))
         await self._put(f"topic:{name}", _fact(topic))
         self._add(topic)
         hint = "set its settings again; until then it keeps all its records" if not internal else ""

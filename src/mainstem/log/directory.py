@@ -3,7 +3,7 @@
 import asyncio
 import errno
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -70,6 +70,7 @@ class LogDirectory:
         self._loop = asyncio.get_running_loop()
         self._partitions: dict[TopicPartition, PartitionLog] = {}
         self._keys: set[tuple[UUID, int]] = set()
+        self._undeleted: dict[TopicPartition, PartitionLog] = {}
         self._writer_thread = WriterThread("log-writer")
         self._threads = FileThreads(config.read_threads)
         self._cold = ColdReads(self._threads)
@@ -185,26 +186,41 @@ class LogDirectory:
             )
         create_files(self._disk, partition.directory, partition.topic_id)
 
+    @property
+    def undeleted(self) -> Collection[TopicPartition]:
+        """Partitions whose deletion was refused, by a full disk say; housekeeping tries it again."""
+        return self._undeleted.keys()
+
     async def delete_partition(self, topic_partition: TopicPartition) -> None:
-        """Remove a partition; on return it stays removed after a crash of the machine."""
+        """Remove a partition; on return it stays removed after a crash of the machine.
+
+        Raises:
+            StorageError: the disk refuses. It is offline all the same, and deleted later.
+        """
         partition = self._partitions[topic_partition]
         partition.go_offline(StorageError(f"{topic_partition}: deleted"))
         doomed = doomed_name(partition.directory)
+        self._undeleted[topic_partition] = partition
 
         def apply() -> None:
-            self._files.retire(partition.segments)
+            # On the loop: a rename is quick, and the next topic of that name should find no directory.
+            try:
+                self._files.retire(partition.segments, renamed=(partition.directory, doomed))
+            except OSError as error:
+                log.warning("deleted_files_left", path=str(partition.directory), error=str(error))
+                return
             self._shared.look_ups.forget(partition.segments)
             del self._partitions[topic_partition]
             self._keys.discard((partition.topic_id, partition.number))
             self._checkpoints.forget(topic_partition)
-            # On the loop: a rename is quick, and the next topic of that name should find no directory.
-            try:
-                self._disk.rename(partition.directory, doomed)
-            except OSError as error:  # whoever creates that topic, or the next start, tries again
-                log.warning("deleted_files_left", path=str(partition.directory), error=str(error))
+            del self._undeleted[topic_partition]
 
         async with partition.leaving:  # a file that is on its way out may be the next topic's, by its name, afterwards
+            if topic_partition not in self._undeleted:  # somebody else has deleted it meanwhile
+                return
             await self._writer.note(Entry(DELETE, partition.topic_id, partition.number), apply)
+        if topic_partition in self._undeleted:
+            raise StorageError(f"{partition.directory}: its name could not be taken away", hint="it is tried again")
         try:
             await self._threads.run(self._remove_files, partition, doomed)
         except OSError as error:
@@ -258,11 +274,13 @@ class LogDirectory:
             await self._checkpoints.idle()
         self._writer.stop(closed)
         self._checkpoints.refuse(closed)
-        if self.error is None:
-            await self._checkpoints.take_last()
-        for partition in self._partitions.values():
-            partition.go_offline(closed)
-        self._let_go()
+        try:
+            if self.error is None:
+                await self._checkpoints.take_last()
+        finally:
+            for partition in self._partitions.values():
+                partition.go_offline(closed)
+            self._let_go()
 
     def _let_go(self) -> None:
         self._writer_thread.close()
@@ -343,7 +361,11 @@ class LogDirectory:
         await self._start_compaction()
 
     async def _expire(self) -> None:
-        """Records by retention, producers that are silent."""
+        """Partitions that are to be deleted, records by retention, producers that are silent."""
+        for partition in list(self._undeleted.values()):
+            with _others_go_on(partition):
+                if partition.topic_partition in self._undeleted and not self.offline:
+                    await self.delete_partition(partition.topic_partition)
         async for partition in self._in_turn():
             with _others_go_on(partition):
                 # From under a compaction it would take what that has read, time and again: as in Kafka its turn comes

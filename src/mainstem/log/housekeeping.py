@@ -4,6 +4,7 @@ Each change is durable in the journal before it shows, and before a file goes. O
 threads, and compaction works in the cleaner's process.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
 
 import msgspec
@@ -37,7 +38,7 @@ async def delete_records(partition: PartitionLog, before_offset: int) -> int:
     target = high_watermark if before_offset == -1 else before_offset
     if not 0 <= target <= high_watermark:
         raise OffsetOutOfRange(f"{partition.topic_partition}: offset {target}, expected 0 to {high_watermark}")
-    await _advance_log_start(partition, target)
+    await _advance_log_start(partition, lambda: target)
     return partition.log_start_offset
 
 
@@ -48,23 +49,28 @@ async def enforce_retention(partition: PartitionLog) -> int:
         StorageError: the partition or its directory is offline.
     """
     partition.check_appendable()
-    now, active = partition.shared.clock.now_ms(), partition.segments.active
-    target = expired_before(
-        partition.segments, partition.log_start_offset, partition.high_watermark, partition.config, now
-    )
-    if target > active.base_offset and active.size:
-        partition.roll()  # the active segment goes too: its successor takes the next append
-    return await _advance_log_start(partition, target)
+
+    def expired() -> int:
+        now, active = partition.shared.clock.now_ms(), partition.segments.active
+        target = expired_before(
+            partition.segments, partition.log_start_offset, partition.high_watermark, partition.config, now
+        )
+        if target > active.base_offset and active.size:
+            partition.roll()  # the active segment goes too: its successor takes the next append
+        return target
+
+    return await _advance_log_start(partition, expired)
 
 
-async def _advance_log_start(partition: PartitionLog, target: int) -> int:
+async def _advance_log_start(partition: PartitionLog, where: Callable[[], int]) -> int:
     """Make it durable, forget what is before it, delete the files; how many bytes that frees."""
     # A full disk may let it become durable and not create a file: then the files before it are still there.
     left = len(partition.segments) > 1 and partition.segments[1].base_offset <= partition.log_start_offset
-    if target <= partition.log_start_offset and not left:
+    if where() <= partition.log_start_offset and not left:
         return 0
     async with partition.leaving:
         partition.check_usable()  # it may be deleted meanwhile: then the journal must not speak of it any more
+        target = where()  # by the topic's settings as they are now
         if target > partition.log_start_offset:
             entry = Entry(LOG_START, partition.topic_id, partition.number, target)
             await partition.shared.writer.note(entry, lambda: partition.move_log_start(target))
@@ -146,12 +152,18 @@ async def compact(partition: PartitionLog, cleaner: Cleaner, *, most_keys: int) 
     if result is None:
         return False
     before = sum(segment.size for segment in plan.segments)
-    for number, cleaned in enumerate(result.files):
-        if not await _exchange(partition, cleaned):
-            # What comes later was written without what this one replaces: a tombstone gone from there would let
-            # the value that is still here come back. The next pass does it all anew.
-            await partition.shared.threads.run(compaction.discard, result.files[number:], partition.segments.files.disk)
-            return False
+    left = list(result.files)
+    try:
+        while left:
+            if not await _exchange(partition, left[0]):
+                # What comes later was written without what this one replaces: a tombstone gone from there would let
+                # the value that is still here come back. The next pass does it all anew.
+                return False
+            del left[0]
+    finally:
+        # Where the directory is offline, the journal may have its word of one: the next start decides.
+        if left and not partition.shared.writer.is_stopped:
+            await partition.shared.threads.run(compaction.discard, left, partition.segments.files.disk)
     partition.cleaned_offset = result.end_offset
     partition.tombstones_expire_ms = result.horizon_ms
     partition.changed = True
@@ -190,7 +202,8 @@ def _plan(partition: PartitionLog, most_keys: int) -> Plan | None:
 
 
 async def _exchange(partition: PartitionLog, cleaned: Cleaned) -> bool:
-    """Put the cleaned file in the place of what it replaces; False where some of that is gone meanwhile.
+    """Put the cleaned file in the place of what it replaces; False where some of that is gone meanwhile, or the topic
+    is to be compacted no longer.
 
     1. say so in the journal, 2. rename the file, 3. forget the old segments, 4. delete the others' files.
     After a crash the journal decides: with its word the exchange is completed, without it the file is removed.
@@ -200,7 +213,7 @@ async def _exchange(partition: PartitionLog, cleaned: Cleaned) -> bool:
         with suppress(OSError):
             await partition.shared.threads.run(_open, cleaned.replaces[0])
         partition.check_usable()  # it may be deleted meanwhile: then the journal must not speak of it any more
-        if any(segment.retired for segment in cleaned.replaces):
+        if any(segment.retired for segment in cleaned.replaces) or not partition.config.compacts:
             return False
         base_offsets = [segment.base_offset for segment in cleaned.replaces]
         replacement = Replacement(cleaned.segment.state(), base_offsets)
@@ -208,7 +221,8 @@ async def _exchange(partition: PartitionLog, cleaned: Cleaned) -> bool:
 
         def put_in_place() -> None:
             # On the loop: a rename is quick, and nobody may see the new segment with the old file.
-            partition.segments.files.disk.rename(cleaned.path, cleaned.segment.path)
+            renamed = (cleaned.path, cleaned.segment.path)
+            partition.segments.files.retire(cleaned.replaces, renamed=renamed)
             partition.put_in_place(cleaned.segment, base_offsets)
 
         await partition.shared.writer.note(entry, put_in_place)

@@ -12,6 +12,7 @@
 """
 
 import base64
+from contextlib import suppress
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -68,7 +69,12 @@ def create_files(disk: Disk, directory: Path, topic_id: UUID) -> None:
     if disk.exists(directory):  # a deleted topic's of the same name
         disk.remove_tree(directory)
     disk.make_directory(directory)
-    disk.write_file(directory / PARTITION_METADATA, _partition_metadata(topic_id))
+    try:
+        disk.write_file(directory / PARTITION_METADATA, _partition_metadata(topic_id))
+    except OSError:
+        with suppress(OSError):  # nobody would know whose it is
+            disk.remove_tree(directory)
+        raise
 
 
 def restore_topic_id(disk: Disk, directory: Path, topic_id: UUID) -> None:

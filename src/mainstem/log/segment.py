@@ -137,9 +137,15 @@ class OpenFiles:
             _check_not_retired(segment)
             self.disk.unlink(segment.path_of(suffix))
 
-    def retire(self, segments: Iterable["Segment"]) -> None:
-        """Deleted or replaced: once this returns, nobody opens a file by their names any more."""
+    def retire(self, segments: Iterable["Segment"], *, renamed: tuple[Path, Path] | None = None) -> None:
+        """Deleted or replaced: once this returns, nobody opens a file by their names any more.
+
+        `renamed` gives these names to others, or takes them away: what is to be renamed and to what, in the same
+        moment. Where that fails with OSError, nothing is retired.
+        """
         with self._lock, self._index_lock:
+            if renamed is not None:
+                self.disk.rename(*renamed)
             for segment in segments:
                 segment.retired = True
 

@@ -128,6 +128,11 @@ class Writer:
             self._idle.set()
 
     @property
+    def is_stopped(self) -> bool:
+        """Nothing is taken any more."""
+        return self._stopped is not None
+
+    @property
     def is_idle(self) -> bool:
         """Nothing is queued or in flight."""
         return self._idle.is_set()
@@ -183,10 +188,12 @@ class Writer:
             self._idle.set()
             return
         behind = self._journal.size + self.unjournaled_bytes
-        if behind >= _LONGEST_JOURNAL * self._limit and self._checkpoints.running:
+        full = behind >= _LONGEST_JOURNAL * self._limit and self._checkpoints.running
+        if full and not self._notes:
             self._busy = False  # the disk does not keep up: `checkpoint_done` goes on
             return
-        alone, self._notes_alone = self._notes_alone, False
+        # It may be room that the checkpoint waits for, and notes are often what makes it.
+        alone, self._notes_alone = self._notes_alone or full, False
         dirty: list[Partition] = []
         if not alone:
             dirty, self._dirty = self._dirty, dirty
@@ -196,9 +203,11 @@ class Writer:
         checkpoint = (behind >= self._limit or self._checkpoint_wanted) and not alone and self._checkpoints.prepare()
         self._checkpoint_wanted = self._checkpoint_wanted and not checkpoint
         # A note changes the state only when it is durable, so it must not be in the round that a checkpoint closes.
-        notes = [] if checkpoint else self._take_notes()
+        notes = [] if checkpoint else self._notes
         current = Round(partitions, notes, self._tell_written)
         self._thread.run(partial(current.run, self._journal), partial(self._end_round, current, checkpoint))
+        if not checkpoint:  # not before: whoever waits for one is told, too, where the round cannot begin
+            self._notes = []
 
     def _take_notes(self) -> list[Note]:
         notes, self._notes = self._notes, []

@@ -59,6 +59,8 @@ def _may_create(request: Any, ctx: RequestContext, asked: Any) -> bool:
 
 async def _create_and_answer(request: Any, ctx: RequestContext, asked: list[Any], missing: list[str]) -> dict[str, Any]:
     failed: dict[str, Code] = {}
+    # While the broker starts, groups may still have offsets of a topic of that name that was deleted.
+    await ctx.broker.all_is_read.wait()
     for name in missing:
         try:
             check_create(ctx, name)

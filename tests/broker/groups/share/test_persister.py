@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+import shutil
 from uuid import UUID
 
 import msgspec
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mainstem.broker.facts import METADATA
 from mainstem.broker.groups.share.group import JOIN, LEAVE, Heartbeat
 from mainstem.broker.groups.share.persister import STATE_TOPIC, FencedStateEpoch, StateUnavailable, place
 from mainstem.broker.groups.share.records import PartitionKey, UpdateKey, decode_state_key
@@ -14,6 +16,7 @@ from mainstem.broker.groups.share.state import Change, RecordState, ShareState, 
 from mainstem.broker.replay import replay
 from mainstem.core import MainstemError, ManualClock
 from mainstem.log import StorageError
+from tests.log.support import batch
 from tests.support.broker import CONFIG, crashed, running, start, stop, until
 from tests.support.properties import examples
 
@@ -311,6 +314,28 @@ def test_a_crash_takes_back_nothing_that_was_answered(tmp_path_factory, steps, u
                     known[:] = [found]
                 answered = [0 for _ in keys]
         with contextlib.suppress(MainstemError):
+            await stop(broker)
+
+    told(story)
+
+
+def test_states_of_a_topic_whose_metadata_is_lost_are_read(tmp_path, clock):
+    """They were left unread, and what groups had done with records was not known any more."""
+    whole, lost = tmp_path / "whole", tmp_path / "lost"
+
+    async def story():
+        broker = await start(whole, clock)
+        (key,) = await group_with_topic(broker)
+        await broker.groups.share.set_offsets("g", {key: 7})
+        await broker.topics.by_id(key.topic_id).logs[0].append(batch(b"v"))
+        await stop(broker)
+        lost.mkdir()
+        for directory in whole.glob("*-*"):
+            if directory.name != str(METADATA):
+                shutil.copytree(directory, lost / directory.name)
+        for _ in range(2):
+            broker = await start(lost, clock)
+            assert broker.groups.share.persister.get(key).start_offset == 7
             await stop(broker)
 
     told(story)

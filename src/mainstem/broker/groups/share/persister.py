@@ -149,10 +149,13 @@ class SharePersister:
     async def open(cls, broker: "Broker") -> "SharePersister":
         """Read what is stored."""
         persister = cls(broker)
-        topic = broker.topics.get(STATE_TOPIC)
-        if topic is not None:
-            await persister._recover(topic.logs)
+        if broker.topics.get(STATE_TOPIC) is not None or broker.topics.has_kept(STATE_TOPIC):
+            await persister._recover(await persister._topic())
         return persister
+
+    async def _topic(self) -> Sequence[PartitionLog]:
+        count = self._broker.config.share_coordinator_state_topic_num_partitions
+        return await self._broker.ensure_internal_topic(STATE_TOPIC, count, _STATE_CONFIG)
 
     # --- what is kept -------------------------------------------------------------------------------------------------
 
@@ -301,9 +304,8 @@ class SharePersister:
 
         async def make() -> None:
             nonlocal found, failure
-            count = self._broker.config.share_coordinator_state_topic_num_partitions
             try:
-                found = await self._broker.ensure_internal_topic(STATE_TOPIC, count, _STATE_CONFIG)
+                found = await self._topic()
             except MainstemError as error:
                 failure = error
 
