@@ -102,8 +102,10 @@ class LogDirectory:
             raise LogDirectoryInUse(str(error), hint=error.hint) from None
         try:
             directory = cls(path, config, clock, disk or SystemDisk(), lock)
-        except RuntimeError as error:
+        except BaseException as error:
             lock.release()
+            if not isinstance(error, RuntimeError):
+                raise
             hint = "nothing is lost: raise the limit of threads (ulimit -u, a container's pids), then start again"
             raise StorageError(f"{path}: {error}", hint=hint) from error
         try:

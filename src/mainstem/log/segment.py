@@ -301,9 +301,11 @@ class Segment:
 
     def unlink(self) -> None:
         """Delete its files (blocking); somebody who reads it still can."""
-        for suffix in SUFFIXES:
-            self._files.disk.unlink(self.path_of(suffix))
-        self._files.forget(self)
+        try:
+            for suffix in SUFFIXES:
+                self._files.disk.unlink(self.path_of(suffix))
+        finally:  # its space is not held by us
+            self._files.forget(self)
 
     def is_saved(self, state: SegmentState) -> None:
         """A checkpoint says `state` of it."""

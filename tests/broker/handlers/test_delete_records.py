@@ -26,6 +26,24 @@ def test_every_version_deletes(raw, topic, version):
     assert delete(raw, topic, -1, version=version).low_watermark == 5
 
 
+def test_many_partitions_of_many_topics_at_once(raw, topic):
+    raw.call(19, 2, topics=[
+        {"name": f"{topic}-{name}", "num_partitions": 3, "replication_factor": 1} for name in "ab"], timeout=9000)  # fmt: skip
+    asked = [
+        {"name": f"{topic}-{name}", "partitions": [{"partition_index": n, "offset": 0} for n in numbers]}
+        for name, numbers in (("a", (0, 2, 9)), ("missing", (0,)), ("b", (1,)), ("a", (1, 1)))
+    ]
+    found = raw.call(21, 2, topics=asked, timeout=1000).topics
+    told = [[(each.partition_index, each.error_code) for each in topic.partitions] for topic in found]
+    unknown = Code.unknown_topic_or_partition
+    assert told == [
+        [(0, Code.none), (2, Code.none), (9, unknown)],
+        [(0, unknown)],
+        [(1, Code.none)],
+        [(1, Code.none), (1, Code.none)],
+    ]
+
+
 def test_errors(raw, topic):
     assert delete(raw, topic, 9).error_code is Code.offset_out_of_range
     assert delete(raw, topic, 0, partition=9).error_code is Code.unknown_topic_or_partition

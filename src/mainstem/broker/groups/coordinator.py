@@ -367,7 +367,8 @@ class GroupCoordinator:
         since: there may be another topic of that name.
         """
         for topic in self.offsets.topics():
-            if self._broker.topics.get(topic) is None:
+            # Of one whose records are kept because its metadata is lost, that may be put back.
+            if self._broker.topics.get(topic) is None and not self._broker.topics.has_kept(topic):
                 await self.forget_topic(topic)
         for group_id, partitions in self._outdated.items():
             await self._remove_offsets(group_id, partitions)

@@ -4,13 +4,15 @@ Behaviour: moves the log start offset, durably; -1 means the high watermark. As 
 not also deleted refuses it, and so does an internal one.
 """
 
+import asyncio
+from itertools import islice
 from typing import Any
 
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.security.acls import DELETE, TOPIC
 from mainstem.core import MainstemError
-from mainstem.log import housekeeping
-from mainstem.wire.errors import Code, RequestError, code_of
+from mainstem.log import PartitionLog, housekeeping
+from mainstem.wire.errors import Code, code_of
 
 
 def _failure(request: Any, code: int) -> dict[str, Any]:
@@ -24,22 +26,33 @@ def _failure(request: Any, code: int) -> dict[str, Any]:
 
 @handler(21, failure=_failure)
 async def delete_records(request: Any, ctx: RequestContext) -> dict[str, Any]:
+    # All are looked up in one turn: a topic that is made anew meanwhile is another one. And they share their syncs.
+    deletions = [
+        _delete(_look_up(ctx, topic.name, each), each) for topic in request.topics for each in topic.partitions
+    ]
+    answers = iter(await asyncio.gather(*deletions))
     return {
         "topics": [
-            {"name": topic.name, "partitions": [await _delete(ctx, topic.name, each) for each in topic.partitions]}
-            for topic in request.topics
+            {"name": topic.name, "partitions": list(islice(answers, len(topic.partitions)))} for topic in request.topics
         ]
     }
 
 
-async def _delete(ctx: RequestContext, name: str, asked: Any) -> dict[str, Any]:
+def _look_up(ctx: RequestContext, name: str, asked: Any) -> PartitionLog | Code:
     try:
         ctx.check(DELETE, TOPIC, name)
         partition_log = ctx.broker.topics.partition(name, asked.partition_index)
         ctx.broker.topics.check_not_internal(name)
-        if not partition_log.config.deletes:
-            raise RequestError(Code.policy_violation, f"topic {name!r}: cleanup.policy has no delete")
-        low_watermark = await housekeeping.delete_records(partition_log, asked.offset)
+    except MainstemError as error:
+        return code_of(error)
+    return partition_log if partition_log.config.deletes else Code.policy_violation
+
+
+async def _delete(found: PartitionLog | Code, asked: Any) -> dict[str, Any]:
+    if isinstance(found, Code):
+        return _refused(asked, found)
+    try:
+        low_watermark = await housekeeping.delete_records(found, asked.offset)
     except MainstemError as error:
         return _refused(asked, code_of(error))
     return {"partition_index": asked.partition_index, "low_watermark": low_watermark}
