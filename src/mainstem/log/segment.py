@@ -10,8 +10,8 @@ import errno
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import msgspec
@@ -93,7 +93,6 @@ class OpenFiles:
         self._opened: deque[Segment] = deque()
         self._let_go: weakref.WeakSet[File] = weakref.WeakSet()
         self._lock = threading.Lock()  # the loop, the writer and the readers all ask
-        self._index_lock = threading.Lock()  # a checkpoint makes thousands: nobody else is to wait behind them
 
     @property
     def may_be_kept(self) -> bool:
@@ -127,23 +126,25 @@ class OpenFiles:
             FileNotFoundError: the segment is retired.
             OSError: the disk refuses.
         """
-        with self._index_lock:
+        with segment.naming:
             _check_not_retired(segment)
             return self.disk.open(segment.path_of(suffix), create=True)
 
     def unlink_index(self, segment: "Segment", suffix: str) -> None:
         """Remove it, where there is one; from any thread. Raises as `open_index`."""
-        with self._index_lock:
+        with segment.naming:
             _check_not_retired(segment)
             self.disk.unlink(segment.path_of(suffix))
 
-    def retire(self, segments: Iterable["Segment"], *, renamed: tuple[Path, Path] | None = None) -> None:
+    def retire(self, segments: Collection["Segment"], *, renamed: tuple[Path, Path] | None = None) -> None:
         """Deleted or replaced: once this returns, nobody opens a file by their names any more.
 
         `renamed` gives these names to others, or takes them away: what is to be renamed and to what, in the same
         moment. Where that fails with OSError, nothing is retired.
         """
-        with self._lock, self._index_lock:
+        with self._lock, ExitStack() as held:
+            for segment in segments:
+                held.enter_context(segment.naming)
             if renamed is not None:
                 self.disk.rename(*renamed)
             for segment in segments:
@@ -181,6 +182,8 @@ class Segment:
         self.opened: File | None = None
         self.retired = False
         """Deleted or replaced, as `OpenFiles.retire` says."""
+        self.naming = threading.Lock()
+        """Its own, since a checkpoint makes thousands of index files: nobody else is to wait behind them."""
         self.unsaved = False
         """Written since the last checkpoint."""
         self.name_synced = state is not None and state.size > 0  # an empty one may have no file yet
