@@ -218,10 +218,10 @@ class LogDirectory:
             del self._undeleted[topic_partition]
 
         async with partition.leaving:  # a file that is on its way out may be the next topic's, by its name, afterwards
-            if topic_partition not in self._undeleted:  # somebody else has deleted it meanwhile
+            if self._undeleted.get(topic_partition) is not partition:  # somebody else has deleted it meanwhile
                 return
             await self._writer.note(Entry(DELETE, partition.topic_id, partition.number), apply)
-        if topic_partition in self._undeleted:
+        if self._undeleted.get(topic_partition) is partition:
             raise StorageError(f"{partition.directory}: its name could not be taken away", hint="it is tried again")
         try:
             await self._threads.run(self._remove_files, partition, doomed)
@@ -366,7 +366,7 @@ class LogDirectory:
         """Partitions that are to be deleted, records by retention, producers that are silent."""
         for partition in list(self._undeleted.values()):
             with _others_go_on(partition):
-                if partition.topic_partition in self._undeleted and not self.offline:
+                if self._undeleted.get(partition.topic_partition) is partition and not self.offline:
                     await self.delete_partition(partition.topic_partition)
         async for partition in self._in_turn():
             with _others_go_on(partition):
