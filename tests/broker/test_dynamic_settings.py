@@ -196,3 +196,21 @@ def test_every_setting_has_a_default_that_it_takes():
     assert topic_defaults(everything) == TopicConfig()
     with pytest.raises(RequestError):
         topic_defaults({"log.retention.ms": "soon"})
+
+
+def test_defaults_that_no_topic_could_have_are_refused(tmp_path):
+    """A topic without settings of its own could not be made any more."""
+
+    async def check() -> None:
+        async with running(tmp_path, ManualClock()) as broker:
+            client = await Client.connect(broker)
+            lag = "log.cleaner.min.compaction.lag.ms", SET, "10"
+            assert (
+                await alter(client, "", lag, ("log.cleaner.max.compaction.lag.ms", SET, "5"))
+            ).error_code != Code.none
+            assert (await alter(client, "", ("log.retention.ms", SET, "1e3"))).error_code != Code.none
+            assert (await alter(client, "", lag)).error_code == Code.none
+            await created(client, "t")
+            client.close()
+
+    asyncio.run(check())

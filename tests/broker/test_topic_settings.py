@@ -42,3 +42,25 @@ def test_what_kafka_refuses_is_refused(config, message):
     """It was taken, and the topic could not have moved."""
     with pytest.raises(InvalidTopicConfig, match=message):
         check(config)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"retention.ms": "1e3"},
+        {"segment.bytes": "2.0e6"},
+        {"retention.ms": "1_000"},
+        {"preallocate": "1"},
+        {"unclean.leader.election.enable": "yes"},
+        {"min.insync.replicas": "9223372036854775808"},
+    ],
+)
+def test_numbers_and_booleans_are_written_as_kafka_reads_them(config):
+    with pytest.raises(InvalidTopicConfig, match=r"^Invalid value "):
+        check(config)
+
+
+def test_what_was_taken_before_is_not_asked_how_it_is_written():
+    before = {"retention.ms": "1e3", "min.insync.replicas": "9223372036854775807"}
+    after = before | {"retention.bytes": "5", "preallocate": "TRUE", "segment.ms": " 7 "}
+    check_taken(after, TopicConfig.from_kafka(after), before=before)

@@ -43,6 +43,15 @@ def test_times_and_durations():
     assert answer.throttle_time == datetime.timedelta(milliseconds=7)
 
 
+def test_a_duration_beyond_the_calendar_is_the_longest_there_is():
+    """As a number that Kafka takes: a commit that is to be kept for ever."""
+    for number, longest in ((2**63 - 1, datetime.timedelta.max), (-(2**63), datetime.timedelta.min)):
+        data = bytearray(codec.encode_request(8, 2, {"group_id": "g", "topics": [], "retention_time": 7}))
+        at = data.index((7).to_bytes(8, "big"))
+        data[at : at + 8] = number.to_bytes(8, "big", signed=True)
+        assert codec.decode_request(8, 2, bytes(data)).retention_time == longest
+
+
 def test_a_time_beyond_the_calendar():
     body = codec.encode_response(38, 3, {"issue_timestamp": 2**62})
     with pytest.raises(MalformedFrame, match="is no time"):

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, Final, TypeAlias
 
 from mainstem.broker.facts import Facts
+from mainstem.broker.topic_settings import check_taken
 from mainstem.core.wrong_settings import nearest
 from mainstem.log import InvalidTopicConfig, TopicConfig
 from mainstem.wire.errors import Code, RequestError
@@ -132,10 +133,19 @@ class DynamicSettings:
             self._check_min_in_sync(broker, before, after)
             layers = self._layers | {broker: after}
             defaults = topic_defaults(layers[ALL_BROKERS] | layers[self._node])
+            self._check_defaults(after, before, defaults)
             if not validate_only:
                 await self._facts.put({f"{_KEY}{broker}": after or None})
                 self._layers = layers
                 self.on_change(defaults)
+
+    @staticmethod
+    def _check_defaults(after: Mapping[str, str], before: Mapping[str, str], defaults: TopicConfig) -> None:
+        """A topic without settings of its own could not be made."""
+        try:
+            check_taken(_of_topics(after), defaults, before=_of_topics(before))
+        except InvalidTopicConfig as error:
+            raise RequestError(Code.invalid_request, str(error)) from None
 
     @staticmethod
     def _check_min_in_sync(broker: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
@@ -162,11 +172,14 @@ def topic_defaults(settings: Mapping[str, str]) -> TopicConfig:
         RequestError: a value that the topic setting does not take.
     """
     try:
-        return TopicConfig.from_kafka(
-            {TOPIC_DEFAULTS[name]: value for name, value in settings.items() if name in TOPIC_DEFAULTS}
-        )
+        return TopicConfig.from_kafka(_of_topics(settings))
     except InvalidTopicConfig as error:
         raise RequestError(Code.invalid_request, str(error)) from None
+
+
+def _of_topics(settings: Mapping[str, str]) -> dict[str, str]:
+    """Those that topics take over, by the names that they have there."""
+    return {TOPIC_DEFAULTS[name]: value for name, value in settings.items() if name in TOPIC_DEFAULTS}
 
 
 @cache

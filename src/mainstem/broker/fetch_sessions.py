@@ -10,6 +10,7 @@ the partitions of all of them, those that were not used for two minutes give way
 served without a session.
 """
 
+import os
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -83,7 +84,6 @@ class FetchSessions:
         self._partitions = 0  # of all sessions
         self._clock = clock
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
-        self._next_id = 1
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -98,10 +98,11 @@ class FetchSessions:
             if oldest is None or now - oldest.used_at < EVICT_AFTER_SECONDS:
                 return None
             self.close(oldest.session_id)
-        while self._next_id in self._sessions or self._next_id == NO_SESSION:
-            self._next_id = self._next_id % _INT32_MAX + 1
-        session = FetchSession(self._next_id, partitions, by_id=by_id, now=now)
-        self._next_id = self._next_id % _INT32_MAX + 1
+        # At random, as in Kafka: who still has one of before a start, or guesses, is not to move on another's.
+        session_id = NO_SESSION
+        while session_id == NO_SESSION or session_id in self._sessions:
+            session_id = int.from_bytes(os.urandom(4)) & _INT32_MAX
+        session = FetchSession(session_id, partitions, by_id=by_id, now=now)
         self._sessions[session.session_id] = session
         self._partitions += len(session.partitions)
         return session

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from mainstem.broker.config import FIRST_LISTENER, ListenerConfig
 from mainstem.broker.connection import GOOD_BYE_SECONDS, Connection
 from mainstem.broker.errors import AddressInUse, TooManyConnections
+from mainstem.broker.security.hosts import host_of
 from mainstem.core.address import format_address
 from mainstem.core.causes import one_line
 from mainstem.core.logging import get_logger
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 # Of ::1 where there is no IPv6. A port in use there is a conflict: clients that try ::1 first would talk to a stranger.
 _WITHOUT_IPV6: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
-_IPV4_IN_IPV6: Final = "::ffff:"
 _BACKLOG: Final = 512
 _MOST_AT_ONCE: Final = 128  # are accepted, before others have their turn
 _SECONDS_AFTER_FAILURE: Final = 0.1  # of an accept: no file descriptor is left
@@ -159,7 +159,7 @@ class Listener:
                 loop.remove_reader(listening)
                 loop.call_later(_SECONDS_AFTER_FAILURE, self._go_on, listening)
                 return
-            host = f"/{client[0].removeprefix(_IPV4_IN_IPV6)}"
+            host = f"/{host_of(client[0])}"
             try:
                 self._broker.admission.enter(host, self._broker.make_room)
             except TooManyConnections as error:

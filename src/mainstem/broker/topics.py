@@ -197,9 +197,11 @@ class Topics:
             raise InvalidPartitions(f"topic {name!r}: {partitions} partitions, expected 1 to {MOST_PARTITIONS}")
         return self._checked(config, internal=internal)
 
-    def _checked(self, config: Mapping[str, str], *, internal: bool) -> TopicConfig:
+    def _checked(
+        self, config: Mapping[str, str], *, internal: bool, before: Mapping[str, str] | None = None
+    ) -> TopicConfig:
         settings = self.settings_of(config, internal=internal)
-        check_taken(config, settings)
+        check_taken(config, settings, before=before)
         return settings
 
     def settings_of(self, config: Mapping[str, str], *, internal: bool = False) -> TopicConfig:
@@ -303,7 +305,7 @@ class Topics:
         Raises:
             InvalidTopicConfig: a setting that does not exist or does not take that value.
         """
-        self._checked(config, internal=topic.internal)
+        self._checked(config, internal=topic.internal, before=topic.config)
 
     async def set_config(self, topic: Topic, config: Mapping[str, str] | ChangeConfig) -> None:
         """Replace what is set for a topic, by `config` or by what it makes of the present settings; at once.
@@ -315,7 +317,7 @@ class Topics:
         async with self._changing:
             self._check_is_there(topic)
             after = dict(config(topic.config) if callable(config) else config)
-            self._checked(after, internal=topic.internal)
+            self._checked(after, internal=topic.internal, before=topic.config)
             await self._put(f"topic:{topic.name}", _fact(topic, config=after))
             topic.config = after
             self._configure(topic)

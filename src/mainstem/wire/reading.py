@@ -107,8 +107,8 @@ def _duration(read: Reader) -> Reader:
         value, behind = read(data, position, end)
         try:
             return datetime.timedelta(milliseconds=value), behind
-        except OverflowError:
-            raise MalformedFrame(f"byte {position}: {value} ms is no duration") from None
+        except OverflowError:  # more than two million years, either way: the longest there is
+            return (datetime.timedelta.max if value > 0 else datetime.timedelta.min), behind
 
     return read_duration
 

@@ -182,3 +182,9 @@ def test_settings_of_a_streams_group(tmp_path):
                 assert f"{name}: expected " in str(refused.value)
 
     told(story)
+
+
+@pytest.mark.parametrize("duration", ["PT" + "9" * 400 + "S", "P" + "9" * 20 + "D", "PT" + "9" * 30 + "S"])
+def test_a_duration_that_no_long_has_room_for_is_none(duration):
+    with pytest.raises(ValueError, match="by_duration"):
+        read_offset_reset(f"by_duration:{duration}")

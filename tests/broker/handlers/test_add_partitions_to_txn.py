@@ -47,3 +47,16 @@ def test_the_versions_that_brokers_ask_each_other_in_end_the_connection(mainstem
     for version in (4, 5):
         with RawClient(mainstem_log.bootstrap) as raw, pytest.raises(ConnectionError):
             raw.unknown_version(24, version, answer_version=3)
+
+
+def test_nobody_writes_to_the_topics_of_the_coordinators(raw, topic):
+    """Each transaction left a marker there."""
+    name = uuid.uuid4().hex
+    producer = producer_of(raw.init(name))
+    asked = fields(name, producer, topic, 0)
+    asked["v3_and_below_topics"].append({"name": "__transaction_state", "partitions": [0]})
+    answer = raw.call(24, 3, **asked)
+    codes = {each.name: codes_of(each.results_by_partition) for each in answer.results_by_topic_v3_and_below}
+    assert codes == {topic: {Code.operation_not_attempted}, "__transaction_state": {Code.topic_authorization_failed}}
+    (state,) = raw.call(65, 0, transactional_ids=[name]).transaction_states
+    assert state.topics == ()

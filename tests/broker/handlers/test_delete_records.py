@@ -58,3 +58,10 @@ def test_a_topic_that_is_only_compacted_refuses(raw, topic):
 
 def test_an_internal_topic_refuses(raw):
     assert delete(raw, "__consumer_offsets", 0).error_code is Code.invalid_topic_exception
+
+
+def test_a_topic_without_a_policy_lets_records_go_on_request(raw, topic):
+    raw.call(44, 0, resources=[{"resource_type": 2, "resource_name": topic, "configs": [
+        {"name": "cleanup.policy", "config_operation": 0, "value": ""}]}])  # fmt: skip
+    raw.produce(topic, b"x")
+    assert delete(raw, topic, 1).error_code is Code.none

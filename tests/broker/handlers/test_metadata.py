@@ -115,3 +115,10 @@ def test_what_is_asked_for_many_times_is_told_once(raw, topic):
     ]
     asked = [{"name": str(number), "topic_id": found.topic_id} for number in range(3)]
     assert [each.name for each in raw.call(3, 12, topics=asked).topics] == [topic]
+
+
+@pytest.mark.parametrize("version", [10, 11])
+def test_versions_that_have_ids_in_answers_alone_are_asked_by_name(raw, version):
+    """The answer had a name of null, which nobody could read."""
+    answer = raw.call(3, version, topics=[{"topic_id": uuid.uuid4(), "name": "t"}])
+    assert [each.error_code for each in answer.topics] == [Code.invalid_request]

@@ -351,3 +351,28 @@ def test_kafkas_tool_gives_and_takes_rights(tmp_path):
         assert kafka_tools.run("kafka-console-consumer", *alice, *read).stdout.split() == ["hello"]
         kafka_tools.run(*acls, "--remove", "--force", "--topic", "t")
         assert "ALLOW" not in kafka_tools.run(*acls, "--list", "--topic", "t").stdout
+
+
+@pytest.mark.parametrize("spelling", ["::1", "0:0:0:0:0:0:0:1", "0::0001"])
+def test_an_address_of_ipv6_is_meant_in_any_spelling(spelling):
+    authorizer = Authorizer(InMemory(), (), allow_everyone_if_no_acl_found=False)
+    asyncio.run(
+        authorizer.add(
+            [
+                Acl(TOPIC, "t", LITERAL, "User:*", "*", WRITE, ALLOW),
+                Acl(TOPIC, "t", LITERAL, "User:a", spelling, WRITE, DENY),
+            ]
+        )
+    )
+    assert not authorizer.allows("User:a", "0:0:0:0:0:0:0:1", WRITE, TOPIC, "t")
+    assert authorizer.allows("User:a", "0:0:0:0:0:0:0:2", WRITE, TOPIC, "t")
+    assert not authorizer.allows_some("User:a", "0:0:0:0:0:0:0:1", WRITE, TOPIC)
+
+
+def test_long_names_that_somebody_asks_for_are_not_kept():
+    """300 MB of them, by a client without any right."""
+    authorizer = Authorizer(InMemory(), (), allow_everyone_if_no_acl_found=False)
+    for number in range(10):
+        assert not authorizer.allows("User:a", "127.0.0.1", READ, GROUP, "g" * 30_000 + str(number))
+        assert not authorizer.allows("User:a", "127.0.0.1", READ, GROUP, f"g{number}")
+    assert {len(name) for *_, name in authorizer._decisions} == {2}

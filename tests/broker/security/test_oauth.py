@@ -187,3 +187,15 @@ def test_librdkafka_and_aiokafka_bring_tokens(tmp_path):
             raw.call(17, 1, mechanism="OAUTHBEARER")
             assert raw.call(36, 1, auth_bytes=message(token_of())).auth_bytes == b'{"status":"invalid_token"}'
             assert raw.call(36, 1, auth_bytes=b"\x01").error_code is Code.sasl_authentication_failed
+
+
+@pytest.mark.parametrize("exp", [2**63 - 1, 1.7e18, 1e308, 9.2e15, 10**400])
+def test_a_token_that_never_expires_has_the_longest_lifetime_that_can_be_told(exp):
+    """It was answered with an error, and its client taken all the same."""
+    text = unsigned({"sub": "app", "exp": exp})
+    unsecured = Tokens(config("", sasl_oauthbearer_unsecured=True), ManualClock(NOW * 1000))
+    if exp == 10**400:
+        with pytest.raises(AuthenticationFailed):
+            unsecured.check(text)
+    else:
+        assert unsecured.check(text) == ("app", 2**31 * 1000)

@@ -130,6 +130,11 @@ def test_what_is_no_quota(of, changes):
     assert refused.value.code is Code.invalid_request
 
 
+def test_a_rate_that_is_no_long_is_refused():
+    with pytest.raises(RequestError, match="too large for a LONG"):
+        quotas().after(entity(user="a"), [(PRODUCER, 1e300)])
+
+
 def test_quotas_are_there_again_after_a_restart_and_a_part_of_one_is_taken_away(tmp_path):
     async def check() -> None:
         of = entity(user="ü", client_id=ANY)
@@ -379,3 +384,31 @@ def test_kafkas_tool_sets_and_tells_quotas():
         kafka_tools.run(*configs, "--alter", *of, "--delete-config", "producer_byte_rate")
         assert "producer_byte_rate" not in kafka_tools.run(*configs, "--describe", *of).stdout
         assert MUTATION == "controller_mutation_rate"
+
+
+@pytest.mark.parametrize("spelling", ["::1", "0:0:0:0:0:0:0:1"])
+def test_connections_of_an_address_are_counted_however_it_is_spelt(spelling):
+    found = quotas((entity(ip=spelling), {CONNECTION: 1}))
+    waits = [found.connects("0:0:0:0:0:0:0:1") for _ in range(11)]
+    assert waits[:10] == [0] * 10
+    assert waits[10] > 0
+    assert found.connects("0:0:0:0:0:0:0:2") == 0
+
+
+def test_a_quota_of_next_to_nothing_is_one():
+    """Nothing could be answered any more, for infinity is no number of milliseconds."""
+    found = quotas((entity(user=None), {REQUEST: 1e-310, MUTATION: 1e-310}))
+    assert found.used(REQUEST, "a", "c", 1) == 1_000
+    assert found.used(MUTATION, "a", "c", 1) > 2**30
+    assert found.wait_ms(MUTATION, "a", "c", 1) > 2**30
+
+
+def test_long_client_ids_are_not_kept():
+    """275 MB of them, by clients that had not said who they are."""
+    found = quotas((entity(client_id=None), {PRODUCER: 100}))
+    one, other = "c" * 30_000, "c" * 29_999 + "d"
+    assert found.used(PRODUCER, "a", one, 2_000) == 10_000
+    assert found.used(PRODUCER, "a", other, 1_000) == 0, "it is another"
+    assert found.used(PRODUCER, "a", one, 0) == 10_000
+    assert not found._limits
+    assert max(len(name) for key in found._rates for name in key) < 400

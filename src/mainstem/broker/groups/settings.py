@@ -63,6 +63,9 @@ _DURATION: Final = re.compile(
 )
 
 
+_MOST_MS: Final = 2**63 - 1
+
+
 def read_offset_reset(text: str) -> OffsetReset:
     """`latest`, `earliest`, or the milliseconds of `by_duration:` and a duration of ISO 8601 in days and shorter units.
 
@@ -78,8 +81,11 @@ def read_offset_reset(text: str) -> OffsetReset:
     if found is None:
         raise ValueError(text)
     days, hours, minutes = (int(found[name] or 0) for name in ("days", "hours", "minutes"))
-    seconds = float((found["seconds"] or "0").replace(",", "."))
-    return ((days * 24 + hours) * 60 + minutes) * 60_000 + int(seconds * 1000)
+    seconds = min(float((found["seconds"] or "0").replace(",", ".")), _MOST_MS)
+    milliseconds = ((days * 24 + hours) * 60 + minutes) * 60_000 + int(seconds * 1000)
+    if milliseconds > _MOST_MS:
+        raise ValueError(text)
+    return milliseconds
 
 
 def _one_of(*texts: str) -> Callable[[str], str]:

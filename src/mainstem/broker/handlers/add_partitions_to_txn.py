@@ -28,7 +28,8 @@ def _failure(request: Any, code: int) -> dict[str, Any]:
 async def add_partitions_to_txn(request: Any, ctx: RequestContext) -> dict[str, Any]:
     ctx.check(WRITE, TRANSACTIONAL_ID, request.v3_and_below_transactional_id)
     partitions = _partitions(request)
-    hidden = {each for each in partitions if not ctx.may(WRITE, TOPIC, each.topic)}
+    # As in Kafka nobody writes to the coordinators' own topics: their markers come by themselves.
+    hidden = {each for each in partitions if not ctx.may(WRITE, TOPIC, each.topic) or _is_internal(ctx, each.topic)}
     missing = {each for each in partitions if not partition_exists(ctx.broker.topics, each)} - hidden
     if missing or hidden:
         codes = dict.fromkeys(partitions, Code.operation_not_attempted)
@@ -43,6 +44,11 @@ async def add_partitions_to_txn(request: Any, ctx: RequestContext) -> dict[str, 
         old = error.code is Code.producer_fenced and ctx.version < 2
         return _answer(dict.fromkeys(partitions, Code.invalid_producer_epoch if old else error.code))
     return _answer(dict.fromkeys(partitions, Code.none))
+
+
+def _is_internal(ctx: RequestContext, name: str) -> bool:
+    topic = ctx.broker.topics.get(name)
+    return topic is not None and topic.internal
 
 
 def _answer(codes: dict[TopicPartition, Code]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """DeleteGroups, API 42, versions 0-2.
 
-Behaviour: a group without members is forgotten with all its offsets; durable when answered. One with members is
-NON_EMPTY_GROUP, one that is not there GROUP_ID_NOT_FOUND.
+Behaviour: each group once. A group without members is forgotten with all its offsets; durable when answered. One with
+members is NON_EMPTY_GROUP, one that is not there GROUP_ID_NOT_FOUND.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from mainstem.wire.errors import Code, RequestError
 @handler(42)
 async def delete_groups(request: Any, ctx: RequestContext) -> dict[str, Any]:
     results = []
-    for group_id in request.groups_names:
+    for group_id in dict.fromkeys(request.groups_names):
         code = Code.none
         try:
             ctx.check(DELETE, GROUP, group_id)

@@ -45,7 +45,8 @@ def _look_up(ctx: RequestContext, name: str, asked: Any) -> PartitionLog | Code:
         ctx.broker.topics.check_not_internal(name)
     except MainstemError as error:
         return code_of(error)
-    return partition_log if partition_log.config.deletes else Code.policy_violation
+    config = partition_log.config
+    return Code.policy_violation if config.compacts and not config.deletes else partition_log
 
 
 async def _delete(found: PartitionLog | Code, asked: Any) -> dict[str, Any]:

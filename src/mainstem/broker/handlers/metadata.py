@@ -9,7 +9,7 @@ topic that is asked for many times is described once, as in Kafka: the answer co
 """
 
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Final
 
 from mainstem.broker.errors import InvalidTopicName, TopicAlreadyExists
 from mainstem.broker.handlers import RequestContext, handler
@@ -18,13 +18,15 @@ from mainstem.broker.metadata import NOT_ASKED, cluster_operations, describe_nod
 from mainstem.broker.security.acls import DESCRIBE, TOPIC
 from mainstem.broker.topics import COORDINATOR_TOPICS
 from mainstem.core import MainstemError
-from mainstem.wire.errors import Code, code_of
+from mainstem.wire.errors import Code, RequestError, code_of
+
+_FIRST_BY_ID: Final = 12
 
 
 def _failure(request: Any, code: int) -> dict[str, Any]:
     """Without a broker a client asks again; before version 13 there is no code but that of a topic."""
     topics = [
-        {"name": each.name, "topic_id": getattr(each, "topic_id", None), "error_code": code}
+        {"name": each.name or "", "topic_id": getattr(each, "topic_id", None), "error_code": code}
         for each in request.topics or ()
     ]
     return {"error_code": code, "topics": topics, "brokers": []}
@@ -35,6 +37,10 @@ def metadata(request: Any, ctx: RequestContext) -> dict[str, Any] | Coroutine[An
     if request.topics is None or (ctx.version == 0 and not request.topics):
         shown = [each.name for each in ctx.broker.topics if ctx.may(DESCRIBE, TOPIC, each.name)]
         return _answer(request, ctx, [_describe(request, ctx, name, None) for name in shown])
+    if ctx.version < _FIRST_BY_ID and any(
+        each.name is None or getattr(each, "topic_id", None) for each in request.topics
+    ):
+        raise RequestError(Code.invalid_request, f"version {ctx.version} asks for topics by name alone")
     asked = list({getattr(each, "topic_id", None) or each.name: each for each in request.topics}.values())
     missing = [each.name for each in asked if _may_create(request, ctx, each)]
     if missing:

@@ -5,8 +5,8 @@ super users may; who an entry denies may not; who an entry allows may; where no 
 `allow_everyone_if_no_acl_found` says; nobody else may.
 
 An entry is of a resource's name, of a prefix of names, or of `*`, all names; of one principal or `User:*`, and of one
-host or `*`. Read, write, delete and alter allow to describe as well, and alter configs to describe configs; a denial
-means its operation alone, or all.
+host or `*`. A host is an IP address, an IPv6 one in any spelling (Kafka knows Java's alone). Read, write, delete and
+alter allow to describe as well, and alter configs to describe configs; a denial means its operation alone, or all.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,6 +15,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from mainstem.broker.facts import Facts
+from mainstem.broker.security.hosts import host_of
+from mainstem.core import LONGEST_TOPIC_NAME
 from mainstem.wire.errors import Code, RequestError
 
 # Kafka's numbers
@@ -155,7 +157,9 @@ class Authorizer:
         return iter(sorted(self._acls))
 
     def allows(self, principal: str, host: str, operation: int, kind: int, name: str) -> bool:
-        """Whether `principal` at `host` may do `operation` to the resource `name`."""
+        """Whether `principal` at `host` (as `host_of` writes it) may do `operation` to the resource `name`."""
+        if len(name) > LONGEST_TOPIC_NAME:  # nobody is to fill memory by asking for them
+            return self._decide(principal, host, operation, kind, name)
         asked = (principal, host, operation, kind, name)
         decided = self._decisions.get(asked)
         if decided is None:
@@ -170,7 +174,7 @@ class Authorizer:
         named = allowed = False
         for acl in self._naming(kind, name):
             named = True
-            if acl.principal not in (principal, EVERYBODY) or acl.host not in (host, _ALL_HOSTS):
+            if acl.principal not in (principal, EVERYBODY) or host_of(acl.host) not in (host, _ALL_HOSTS):
                 continue
             if acl.permission == DENY:
                 if acl.operation in (operation, ALL):
@@ -197,7 +201,7 @@ class Authorizer:
             if (
                 acl.kind == kind
                 and acl.principal in (principal, EVERYBODY)
-                and acl.host in (host, _ALL_HOSTS)
+                and host_of(acl.host) in (host, _ALL_HOSTS)
                 and acl.operation in (operation, ALL)
             ):
                 (allowed if acl.permission == ALLOW else denied).append(acl)

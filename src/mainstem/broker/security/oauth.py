@@ -39,6 +39,7 @@ _ALGORITHMS: Final = (
 )
 _FIRST: Final = re.compile(r"n,(?:a=(?P<asked>[^,\0]*))?,\x01(?P<pairs>(?:[A-Za-z]+=[^\x01]*\x01)*)\x01")
 _BEARER: Final = re.compile(r"Bearer +([-_.~+/A-Za-z0-9]+=*)", re.IGNORECASE)
+_LONGEST_SECONDS: Final = 2.0**31
 _REFUSED: Final = b'{"status":"invalid_token"}'
 
 
@@ -97,7 +98,7 @@ class Tokens:
             raise AuthenticationFailed(f"the token has no claim {config.sasl_oauthbearer_sub_claim_name}")
         if asked not in ("", name):
             raise AuthenticationFailed("another authorization id than the token's")
-        return name, max(int((claims.exp - now) * 1000), 1)
+        return name, max(int(min(claims.exp - now, _LONGEST_SECONDS) * 1000), 1)
 
     def _signed(self, token: str, keys: Keys) -> Mapping[str, Any]:
         from joserfc import jwt

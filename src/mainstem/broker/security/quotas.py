@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 
 from mainstem.broker.facts import Facts
+from mainstem.broker.security.hosts import host_of
 from mainstem.core import Clock
 from mainstem.wire.errors import Code, RequestError
 
@@ -36,7 +37,10 @@ AT_ONCE_SECONDS: Final = 10.0
 _LONGEST_REQUEST_MS: Final = 1_000  # Kafka's: one sample
 _LONGEST_CONNECTION_SECONDS: Final = 1.0
 _LONGEST_MS: Final = 2**31 - 1  # that an answer can tell
+_MOST_SECONDS: Final = 2.0**31
+_LONG_MAX: Final = 2**63 - 1
 _MOST_RATES: Final = 10_000
+_LONGEST_KEPT: Final = 250  # characters of a client id
 EXACT, DEFAULT, SPECIFIED = 0, 1, 2
 """How a filter means a name."""
 
@@ -62,7 +66,7 @@ class Rate:
         self._at = 0.0
 
     def add(self, seconds: float, now: float) -> None:
-        self._seconds = self.seconds(now) + seconds
+        self._seconds = min(self.seconds(now) + seconds, _MOST_SECONDS)
         self._at = now
 
     def seconds(self, now: float) -> float:
@@ -79,6 +83,7 @@ class Quotas:
         self.changing = asyncio.Lock()
         """Held from `after` to the end of `change`."""
         self._kept: dict[Entity, dict[str, float]] = {}
+        self._of_addresses: dict[str | None, float] = {}
         self._limits: dict[tuple[str, str, str], _Limit | None] = {}
         self._rates: dict[tuple[str, ...], Rate] = {}
         for key, fact in facts.below("quota:"):
@@ -93,6 +98,8 @@ class Quotas:
     def limit(self, setting: str, user: str, client: str) -> _Limit | None:
         """The quota that holds for a client of a user."""
         key = (setting, user, client)
+        if len(client) > _LONGEST_KEPT:  # nobody is to fill memory with them
+            return self._find(*key)
         if key not in self._limits:
             if len(self._limits) >= _MOST_RATES:
                 self._limits.clear()
@@ -128,10 +135,10 @@ class Quotas:
         if limit is None:
             return 0
         used = self._rate(setting, limit, user, client).seconds(self._clock.monotonic())
-        return min(_wait_ms(used + amount / limit.value), math.ceil(used * 1000))
+        return min(_wait_ms(min(used + amount / limit.value, _MOST_SECONDS)), math.ceil(used * 1000))
 
     def _rate(self, setting: str, limit: _Limit, user: str, client: str) -> Rate:
-        key = (setting, user if USER in limit.of else "", client if CLIENT in limit.of else "", *limit.of)
+        key = (setting, user if USER in limit.of else "", _kept(client) if CLIENT in limit.of else "", *limit.of)
         rate = self._rates.pop(key, None)
         if rate is None:
             rate = Rate()
@@ -141,12 +148,10 @@ class Quotas:
         return rate
 
     def connects(self, address: str) -> float:
-        """Count a connection, or say how many seconds it is to wait to be closed: its address is over its quota, and
-        what is refused is none. Kafka's longest wait, too: each takes a place meanwhile.
+        """Count a connection of an address, as `host_of` writes it, or say how many seconds it is to wait to be closed:
+        it is over its quota, and what is refused is none. Kafka's longest wait, too: each takes a place meanwhile.
         """
-        value = None
-        for name in (address, None):
-            value = value or self._kept.get(((IP, name),), {}).get(CONNECTION)
+        value = self._of_addresses.get(address) or self._of_addresses.get(None)
         if value is None:
             return 0.0
         now = self._clock.monotonic()
@@ -200,6 +205,8 @@ class Quotas:
                 raise RequestError(Code.invalid_request, f"Quota {name} must be greater than 0, and finite")
             if name in _WHOLE and abs(value - round(value)) > 1e-6:
                 raise RequestError(Code.invalid_request, f"Configuration {name} must be a Long value")
+            if name in _WHOLE and value > _LONG_MAX:
+                raise RequestError(Code.invalid_request, f"Proposed value for {name} is too large for a LONG.")
             result[name] = value
         return result
 
@@ -217,9 +224,23 @@ class Quotas:
         self._changed()
 
     def _changed(self) -> None:
+        self._of_addresses = {
+            None if name is None else host_of(name): values[CONNECTION]
+            for ((kind, name), *_), values in self._kept.items()
+            if kind == IP and CONNECTION in values
+        }
         self._limits = {}
         self._rates = {}  # they are in seconds of the quota that was
         self._on_change(self)
+
+
+def _kept(client: str) -> str:
+    """What is kept of a client id, which may be of any length."""
+    if len(client) <= _LONGEST_KEPT:
+        return client
+    from hashlib import blake2b
+
+    return f"{client[:_LONGEST_KEPT]}{blake2b(client.encode()).hexdigest()}"
 
 
 def _wait_ms(used_seconds: float) -> int:
