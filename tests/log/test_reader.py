@@ -18,15 +18,19 @@ from mainstem.log.cleaner import Cleaner
 from mainstem.log.disk import SystemFile
 from mainstem.log.file_slice import FileSlice
 from mainstem.log.reading import READ_SLACK
-from mainstem.log.segment import OpenFiles
+from mainstem.log.segment import OpenFiles, Segment
 from mainstem.records import HEADER, decode_header, decode_records, iter_headers, iter_spans
 from mainstem.records.record import assemble_batch
 from tests.log import cold_disk
 from tests.log.support import (
+    TOPIC_ID,
+    TP,
     CountedList,
+    abandon,
     batch,
     drop_from_page_cache,
     joined,
+    open_log,
     run,
     sequenced,
     skip_unless_told_of_the_page_cache,
@@ -815,3 +819,36 @@ def test_a_batch_that_does_not_fit_is_not_jumped_over(tmp_path, cold, most):
 
     disk = ColdDisk() if cold else SystemDisk()
     run(with_partition(tmp_path, test, topic=TopicConfig(segment_bytes=300_200), disk=disk))
+
+
+def test_a_read_that_waits_for_look_ups_while_records_are_deleted_finds_no_damage(tmp_path, monkeypatch):
+    """It checked what it had begun to read against the epochs that were left, and the partition went offline."""
+    begun, go_on, read_indexes = threading.Event(), threading.Event(), Segment.read_indexes
+
+    def late(segment, unloaded):
+        begun.set()
+        assert go_on.wait(30)
+        return read_indexes(segment, unloaded)
+
+    async def test():
+        log = await open_log(tmp_path)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        for _ in range(5):
+            await partition.append(batch(b"v" * 3_000))
+        await log.checkpoint()
+        abandon(log)
+        log = await open_log(tmp_path, config=LogConfig(read_threads=2))  # an epoch later
+        partition = log.partitions[TP]
+        for _ in range(5):
+            await partition.append(batch(b"w" * 3_000))
+        monkeypatch.setattr(Segment, "read_indexes", late)
+        async with asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(partition.read(1, 1 << 20))
+            assert await asyncio.to_thread(begun.wait, 30)
+            await housekeeping.delete_records(partition, 7)
+            go_on.set()
+        assert reading.result().pieces
+        assert partition.error is None
+        await log.close()
+
+    run(test())

@@ -6,7 +6,7 @@ from hypothesis import given
 
 from mainstem.log.reading import Part, cut, find_latest, find_timestamp, latest_of_batch, rest
 from mainstem.log.segment import OpenFiles, Segment
-from mainstem.records import CorruptBatch, decode_header, iter_headers
+from mainstem.records import CorruptBatch, Record, build_batch, decode_header, iter_headers
 from mainstem.records.batch import MAGIC_AT
 from mainstem.records.compression import UNPACKED_BYTES
 from mainstem.records.record import assemble_batch
@@ -139,6 +139,27 @@ def test_the_first_record_that_is_late_enough(times, timestamp, low, high):
 def test_the_first_of_the_latest(times, low, high):
     found = find_latest(made := segment(times), made.size, low, high)
     expected = [(-t, o) for o, t in enumerate(times) if low <= o < high]
+    assert ((-found.timestamp, found.offset) if found else None) == (min(expected) if expected else None)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4), min_size=1, max_size=5),
+    st.integers(0, 20),
+    st.integers(0, 20),
+)
+def test_the_first_of_the_latest_of_batches_that_lie_partly_outside(batches, low, high):
+    """A log may begin within a batch, whose header says the time of a record that is deleted."""
+    made, offset = Segment(ROOT, 0, OpenFiles(SimulatedDisk(ROOT), 2)), 0
+    for times in batches:
+        data = build_batch(
+            [Record(number, 1_000 + time, b"k", b"v") for number, time in enumerate(times)], base_offset=offset
+        )
+        position = made.append(decode_header(data), 100)
+        made.file_to_write(position).write([data], position)
+        offset += len(times)
+    found = find_latest(made, made.size, low, high)
+    flat = [1_000 + time for times in batches for time in times]
+    expected = [(-t, o) for o, t in enumerate(flat) if low <= o < high]
     assert ((-found.timestamp, found.offset) if found else None) == (min(expected) if expected else None)
 
 

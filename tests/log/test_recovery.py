@@ -1155,3 +1155,87 @@ def test_a_topic_may_have_the_journals_name_and_a_journal_of_an_older_name_is_ta
         await log.close()
 
     run(test())
+
+
+@pytest.mark.parametrize("times", ["an earlier run", "two checkpoints"])
+def test_a_checkpoint_that_is_older_than_the_journal_is_refused(tmp_path, times):
+    """With a copy in the place of a damaged one, what had been acknowledged since was passed over, and then gone."""
+    disk = SimulatedDisk(tmp_path)
+
+    async def test():
+        nonlocal disk
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        await partition.append(batch(b"0"))
+        await log.checkpoint()
+        copy = disk.read_file(tmp_path / "checkpoint")
+        if times == "an earlier run":
+            await log.close()
+            log = await open_log(tmp_path, disk=disk)
+        for number in range(3):
+            if times == "two checkpoints":
+                await log.checkpoint()
+            await log.partitions[TP].append(batch(b"%d later" % number))
+        abandon(log)
+        disk = disk.after_power_cut(lambda most: 0)
+        whole = disk.read_file(tmp_path / "checkpoint")
+        disk.write_atomically(tmp_path / "checkpoint", copy)
+        with pytest.raises(CorruptFile, match=r"older than|is missing"):
+            await open_log(tmp_path, disk=disk)
+        disk.write_atomically(tmp_path / "checkpoint", whole)
+        log = await open_log(tmp_path, disk=disk)
+        assert await values(log.partitions[TP]) == [b"0", b"0 later", b"1 later", b"2 later"]
+        await log.close()
+
+    run(test())
+
+
+@pytest.mark.parametrize(("topic", "size"), [(TopicConfig(flush_messages=1000), 100), (TopicConfig(), 2_000_000)])
+def test_a_topic_whose_id_is_damaged_since_it_was_made_keeps_what_is_in_its_segments(tmp_path, topic, size):
+    """A start took its directory for a deleted topic's, and removed it."""
+    topic = msgspec.structs.replace(topic, max_message_bytes=10**7)
+
+    async def test():
+        log = await open_log(tmp_path)
+        partition = await log.create_partition(TP, TOPIC_ID, topic)
+        for number in range(3):
+            await partition.append(batch(b"%d" % number * size))
+        abandon(log)
+        path = partition.directory / "partition.metadata"
+        data = bytearray(path.read_bytes())
+        data[25] ^= 1
+        path.write_bytes(data)
+        log = await open_log(tmp_path)
+        assert await values(log.partitions[TP]) == [b"%d" % number * size for number in range(3)]
+        await log.close()
+        again = await open_log(tmp_path)
+        assert again.partitions[TP].topic_id == TOPIC_ID
+        await again.close()
+
+    run(test())
+
+
+def test_a_segment_that_the_journal_goes_on_with_is_needed(tmp_path):
+    """What the checkpoint had of it was deleted: a start made a file with a hole in its place, and said nothing."""
+
+    async def test():
+        log = await open_log(tmp_path)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        for number in range(2):
+            await partition.append(batch(b"%d" % number))
+        await log.checkpoint()
+        copy = partition.segments.active.path.read_bytes()
+        for number in range(2, 6):
+            await partition.append(batch(b"%d" % number))
+        await housekeeping.delete_records(partition, 3)
+        abandon(log)
+        partition.segments.active.path.unlink()
+        log = await open_log(tmp_path)
+        assert "missing" in str(log.partitions[TP].error)
+        await log.close()
+        partition.segments.active.path.write_bytes(copy)  # as the hint says; the rest is held
+        log = await open_log(tmp_path)
+        assert await values(log.partitions[TP]) == [b"3", b"4", b"5"]
+        await log.close()
+
+    run(test())

@@ -111,7 +111,9 @@ def decode(data: bytes, path: Path) -> Checkpoint:
     Raises:
         CorruptFile: the file does not check out, or a later version of the program wrote it.
     """
-    hint = "restore the file; without it (move it away) every batch of every partition is read and checked at start"
+    hint = (
+        "move it away: then every batch of every partition is read and checked at start; a copy is older, and says less"
+    )
     if len(data) < _HEADER.size or data[:4] != _MAGIC:
         raise CorruptFile(f"{path}: not a checkpoint ({len(data)} bytes)", hint=hint)
     _, crc, length, found = _HEADER.unpack_from(data)

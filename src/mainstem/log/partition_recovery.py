@@ -155,7 +155,10 @@ class PartitionRecovery:
         """
         if segment.base_offset < beginning:
             return False
-        return segment.next_offset > self.partition.log_start_offset or self._disk.exists(segment.path)
+        end = segment.next_offset
+        if segment.base_offset in self.changes.batches.keys() - self.changes.replaced:
+            end = max(end, self.changes.end_of(segment.base_offset))
+        return end > self.partition.log_start_offset or self._disk.exists(segment.path)
 
     # -- 2. and 3. what lies behind ------------------------------------------------------------------------------------
 

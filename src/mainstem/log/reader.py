@@ -217,6 +217,8 @@ class Reader:
         """Where to begin to read for an offset; None: nothing of the segment may be read, and it may have no file: it
         was just begun, or emptied.
         """
+        # As now, as `end` is: what is deleted meanwhile takes its epochs along.
+        known = self._owner.epochs.known
         if not segment.indexed:
             await self._load_indexes(segment)
         self._look_ups.used(segment)
@@ -231,7 +233,7 @@ class Reader:
             segment.is_dense,
             segment.next_offset,
             True,
-            self._owner.epochs.known,
+            known,
         )
         if 0 <= indexed_offset < offset and end - start > READ_SLACK:
             return self._behind_indexed(segment, place)

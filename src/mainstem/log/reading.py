@@ -11,7 +11,7 @@ from mainstem.core.logging import get_logger
 from mainstem.log.epochs import NO_EPOCH, epoch_at
 from mainstem.log.errors import CorruptSegment
 from mainstem.log.segment import Segment
-from mainstem.records import CorruptBatch, CorruptRecords, Record, Span, UnknownCompression, iter_spans
+from mainstem.records import BatchHeader, CorruptBatch, CorruptRecords, Record, Span, UnknownCompression, iter_spans
 from mainstem.records.batch import (
     BEFORE_LENGTH_COUNTS,
     CRC_FROM,
@@ -325,23 +325,28 @@ def latest_of_batch(
 
 
 def find_latest(segment: Segment, end: int, low: int, high: int) -> OffsetAndTimestamp | None:
-    """The first record with an offset in [low, high) and the latest timestamp of them (blocking)."""
-    unreadable: set[int] = set()
+    """The first record with an offset in [low, high) and the latest timestamp of them (blocking).
+
+    Batch by batch, from the one whose header has the latest on: its record may lie outside, or may not be readable.
+    """
+    found: OffsetAndTimestamp | None = None
+    looked_at: set[int] = set()
     while True:
-        best: tuple[int, bytes] | None = None
+        best: tuple[BatchHeader, bytes] | None = None
         for _, header, batch in segment.scan(0, end):
             if header.base_offset >= high:
                 break
-            wanted = header.last_offset >= low and header.count and header.base_offset not in unreadable
-            if wanted and (best is None or header.max_timestamp > best[0]):
-                best = (header.max_timestamp, bytes(batch))
+            if header.last_offset < low or not header.count or header.base_offset in looked_at:
+                continue
+            may_be_it = found is None or (header.max_timestamp, -header.base_offset) > (found.timestamp, -found.offset)
+            if may_be_it and (best is None or header.max_timestamp > best[0].max_timestamp):
+                best = (header, bytes(batch))
         if best is None:
-            return None
-        found, is_readable = None, False
-        for record in records_of(best[1], segment.path):
-            is_readable = True
-            if low <= record.offset < high and (found is None or record.timestamp > found.timestamp):
-                found = OffsetAndTimestamp(record.offset, record.timestamp)
-        if is_readable:
             return found
-        unreadable.add(decode_header(best[1]).base_offset)
+        for record in records_of(best[1], segment.path):
+            is_it = found is None or (record.timestamp, -record.offset) > (found.timestamp, -found.offset)
+            if is_it and low <= record.offset < high:
+                found = OffsetAndTimestamp(record.offset, record.timestamp)
+        if found is not None and found.timestamp == best[0].max_timestamp:
+            return found
+        looked_at.add(best[0].base_offset)

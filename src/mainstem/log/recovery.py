@@ -20,10 +20,18 @@ from mainstem.core import CorruptData, TopicPartition
 from mainstem.core.logging import get_logger
 from mainstem.log import checkpoint as checkpoints
 from mainstem.log.checkpoint import Checkpoint, PartitionState
-from mainstem.log.disk import Disk, File
+from mainstem.log.disk import Disk
 from mainstem.log.errors import CorruptFile, StorageError
 from mainstem.log.journal import NAMES, Frame, generation_of, next_generation, read_frames
-from mainstem.log.metadata import DELETED, create_files, doomed_name, list_files, read_topic_id, sync_files
+from mainstem.log.metadata import (
+    DELETED,
+    create_files,
+    doomed_name,
+    list_files,
+    read_topic_id,
+    restore_topic_id,
+    sync_files,
+)
 from mainstem.log.partition import PartitionLog
 from mainstem.log.partition_recovery import PartitionRecovery
 from mainstem.log.redo import Changes, Key, changes_by_partition, write_again
@@ -116,8 +124,16 @@ def _read_journal(path: Path, disk: Disk, saved: Checkpoint | None) -> list[Fram
                     hint="put it back; an empty file in its place says that what is in no segment is given up",
                 ) from None
             continue
+        found = generation_of(file)
+        if saved is not None and found is not None and found > saved.generation + 1:
+            # A checkpoint is there before what follows it is written; nothing but an older one is behind the journal.
+            raise CorruptFile(
+                f"{path / checkpoints.NAME}: older than {path / name}, which has what was acknowledged since",
+                hint="restore the one of that time; or move it away: then every batch of every partition is read",
+            )
         # After a clean end nothing of it counts, as its first page tells; the whole may be a quarter of a gigabyte.
-        if saved is None or not saved.clean or _may_count(file, saved.generation):
+        may_count = file.size() > 0 if found is None else saved is None or found >= saved.generation
+        if saved is None or not saved.clean or may_count:
             files.append(file)
     if saved is None:
         return read_frames(files, generation=None, sequence=None)
@@ -135,11 +151,6 @@ def _write_again(last: Frame) -> None:
         if error.errno in FULL + NOT_OPENED:
             raise StorageError(str(error), hint=_HINT) from error
         raise
-
-
-def _may_count(file: File, generation: int) -> bool:
-    found = generation_of(file)
-    return file.size() > 0 if found is None else found >= generation
 
 
 class _Recovery:
@@ -188,11 +199,28 @@ class _Recovery:
         for key, changes in self.changes.items():
             if changes.topic is not None and key not in self.partitions:
                 partition = self.make_partition(TopicPartition(changes.topic, key[1]), key[0])
-                create_files(self.disk, partition.directory, partition.topic_id)
+                self._create_files(partition)
                 self.created.append(partition.directory)
                 words = partition.state() if self.saved is not None else None
                 self._add(partition, words)
                 self._keep(partition, words)
+
+    def _create_files(self, partition: PartitionLog) -> None:
+        """Its directory may be there; that of a deleted topic of its name may be there instead. Where its id is damaged
+        it is its own: what is in it was acknowledged.
+        """
+        directory = partition.directory
+        found = read_topic_id(self.disk, directory)
+        deleted = (
+            directory.name in self.deleted_names
+            if found is None
+            else self._changes_of((found, partition.number)).deleted
+        )
+        if found != partition.topic_id and not deleted and list_files(self.disk, directory):
+            log.warning("topic_id_restored", path=str(directory), topic_id=str(partition.topic_id))
+            restore_topic_id(self.disk, directory, partition.topic_id)
+        else:
+            create_files(self.disk, directory, partition.topic_id)
 
     def add_found(self) -> None:
         """Those that only directories tell of; what is deleted or unfinished goes."""
