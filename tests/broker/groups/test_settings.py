@@ -188,3 +188,16 @@ def test_settings_of_a_streams_group(tmp_path):
 def test_a_duration_that_no_long_has_room_for_is_none(duration):
     with pytest.raises(ValueError, match="by_duration"):
         read_offset_reset(f"by_duration:{duration}")
+
+
+@pytest.mark.parametrize("text", ["45_000", "4.5e4", "0x10", "", "9" * 30])
+def test_a_number_is_written_as_kafka_reads_it(tmp_path, text):
+    async def story():
+        async with running(tmp_path, ManualClock()) as broker:
+            with pytest.raises(RequestError) as refused:
+                await put(broker.groups.settings, "g", session=text)
+            assert refused.value.code is Code.invalid_config
+            await put(broker.groups.settings, "g", session=" 50000 ")
+            assert broker.groups.settings.consumer("g").session_timeout_ms == 50_000
+
+    told(story)

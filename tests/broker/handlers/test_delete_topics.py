@@ -44,6 +44,14 @@ def test_an_id_asked_for_twice_is_kept(raw, topic):
     assert (refused.topic_id, refused.error_code) == (asked[0]["topic_id"], Code.invalid_request)
 
 
+def test_one_asked_for_by_its_name_and_by_its_id_is_kept(raw, topic):
+    topic_id = raw.call(3, 12, topics=[{"name": topic}]).topics[0].topic_id
+    asked = [{"name": topic, "topic_id": None}, {"name": None, "topic_id": topic_id}]
+    answers = raw.call(20, 6, topics=asked, timeout=1000).responses
+    assert [each.error_code for each in answers] == [Code.invalid_request] * 2
+    assert raw.call(3, 12, topics=[{"name": topic}]).topics[0].error_code is Code.none
+
+
 def test_by_both_or_neither(raw, topic):
     topic_id = raw.call(3, 12, topics=[{"name": topic}]).topics[0].topic_id
     asked = [{"name": topic, "topic_id": topic_id}, {"name": None, "topic_id": None}]

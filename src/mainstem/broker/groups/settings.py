@@ -63,6 +63,7 @@ _DURATION: Final = re.compile(
 )
 
 
+_WHOLE: Final = re.compile("[+-]?[0-9]{1,19}")
 _MOST_MS: Final = 2**63 - 1
 
 
@@ -245,10 +246,9 @@ class GroupSettings:
             raise RequestError(Code.invalid_config, f"{name}: expected {setting.expected}, found {text!r}") from None
 
     def _check_number(self, name: str, setting: Number, text: str) -> None:
-        try:
-            value = int(text)
-        except ValueError:
-            raise RequestError(Code.invalid_config, f"{name}: expected a whole number, found {text!r}") from None
+        if not _WHOLE.fullmatch(text.strip()):
+            raise RequestError(Code.invalid_config, f"{name}: expected a whole number, found {text!r}")
+        value = int(text)
         least, most = self._bound(setting.least), self._bound(setting.most)
         if not least <= value <= most:
             bounds = " and ".join(

@@ -35,14 +35,16 @@ def _failure(request: Any, code: int) -> dict[str, Any]:
 
 @handler(20, failure=_failure)
 async def delete_topics(request: Any, ctx: RequestContext) -> dict[str, Any]:
-    times = Counter(_asked(request))
-    return {"responses": [await _delete(ctx, name, topic_id, count) for (name, topic_id), count in times.items()]}
+    asked = Counter(_asked(request))
+    return {"responses": [await _delete(ctx, name, topic_id, asked) for name, topic_id in asked]}
 
 
-async def _delete(ctx: RequestContext, name: str | None, topic_id: Any, times: int) -> dict[str, Any]:
+async def _delete(
+    ctx: RequestContext, name: str | None, topic_id: Any, asked: Counter[tuple[str | None, Any]]
+) -> dict[str, Any]:
     topics = ctx.broker.topics
     try:
-        if times > 1:  # one answer: librdkafka cannot read two of the same name
+        if (times := asked[name, topic_id]) > 1:  # one answer: librdkafka cannot read two of the same name
             raise RequestError(Code.invalid_request, f"topic {name or topic_id!r} is asked for {times} times")
         if (name is None) == (topic_id is None):
             raise RequestError(Code.invalid_request, "name a topic by its name or by its id")
@@ -55,6 +57,8 @@ async def _delete(ctx: RequestContext, name: str | None, topic_id: Any, times: i
         name = topic.name
         if not may_all:
             ctx.check(DELETE, TOPIC, name)
+        if (name, None) in asked and (None, topic.topic_id) in asked:
+            raise RequestError(Code.invalid_request, f"topic {name!r} is asked for by its name and by its id")
         topics.check_not_internal(topic.name)
         ctx.mutate(len(topic.logs), strict=ctx.version >= _FIRST_STRICT)
         await topics.delete(topic)
