@@ -369,12 +369,11 @@ class Topics:
             StorageError: the disk refuses still.
         """
         await self._remove({*added, *(each for each in self._directory.undeleted if each.topic == name)})
-        left = [each for each in (*added, *self._directory.undeleted) if each in self._directory.partitions]
-        for each in left:
-            if each.topic == name:
-                raise StorageError(
-                    f"{each}: it is deleted, and the disk refuses to remove it", hint="free disk space; then try again"
-                )
+        left = [each for each in (*added, *self._directory.undeleted) if each.topic == name]
+        if found := [each for each in left if each in self._directory.partitions]:
+            raise StorageError(
+                f"{found[0]}: it is deleted, and the disk refuses to remove it", hint="free disk space; then try again"
+            )
 
     async def _remove(self, partitions: Iterable[TopicPartition]) -> None:
         """Remove partitions that no record names, where they are there; housekeeping tries again what fails."""
