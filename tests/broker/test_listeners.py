@@ -416,10 +416,10 @@ def test_every_address_of_ipv6_is_every_address(tmp_path):
     async def check() -> None:
         config = BrokerConfig(host="::", port=0, advertised_host="127.0.0.1")
         async with running(tmp_path, SystemClock(), config) as broker:
-            for host in ("127.0.0.1", "::1"):
-                client = Client(*await asyncio.open_connection(host, broker.port))
+            for address, host in (("127.0.0.1", "/127.0.0.1"), ("::1", "/0:0:0:0:0:0:0:1")):
+                client = Client(*await asyncio.open_connection(address, broker.port))
                 await client.call(18, 0)
-                assert [each.client_host for each in broker.connections] == [f"/{host}"]
+                assert [each.client_host for each in broker.connections] == [host]
                 client.close()
                 await until(lambda: not broker.connections, "it is gone")
 
