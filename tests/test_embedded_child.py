@@ -155,3 +155,17 @@ def test_it_ends_with_the_program_however_that_ends(tmp_path):
         process_id = int(parent.stdout.readline())
         parent.send_signal(signal.SIGKILL)
     wait_until(lambda: ended(process_id), "the log's process has ended")
+
+
+def test_a_fork_knows_that_it_runs():
+    """It is no child of the fork, which took that for its end."""
+    with mainstem.embedded(child=True) as log:
+        fork = os.fork()
+        if fork == 0:
+            try:
+                os._exit(0 if log.process_id else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]) == 0
+        log.kill()
+        assert log.process_id == 0

@@ -1,7 +1,10 @@
 """`mainstem.embedded()`: a whole log in a thread of this process."""
 
 import asyncio
+import atexit
 import gc
+import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -9,6 +12,7 @@ import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -17,6 +21,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource
 
 import mainstem
+from mainstem import embedded_log
 from mainstem.broker.errors import AddressInUse
 from mainstem.client.errors import BrokerUnavailable, TopicRefused
 from mainstem.core.config import BadSetting
@@ -504,3 +509,94 @@ def test_no_file_is_open_when_it_has_ended():
         [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=120, check=False
     )
     assert (done.stdout.strip(), done.returncode) == ("", 0), done.stderr
+
+
+@pytest.mark.parametrize("child", [False, True])
+def test_a_start_that_is_cancelled_leaves_no_log_behind(child, tmp_path):
+    """Its thread went on: the directory was in use until the program ended, or a process stayed."""
+
+    async def test():
+        entering, went_on = threading.Event(), threading.Event()
+        one = mainstem.embedded(tmp_path, child=child)
+        start = one._start
+
+        def slow():
+            entering.set()
+            assert went_on.wait(30)
+            return start()
+
+        one._start = slow
+
+        async def enter():
+            async with one:
+                pytest.fail("it was cancelled")
+
+        entered = asyncio.create_task(enter())
+        assert await asyncio.to_thread(entering.wait, 30)
+        entered.cancel()
+        await asyncio.sleep(0)
+        went_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await entered
+        with mainstem.embedded(tmp_path, child=child) as log:
+            log.create_topic("t")
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("child", ["", "child"])
+def test_a_signal_that_closes_it_while_it_is_closed_does_not_wait_for_itself(child):
+    _run(
+        """
+        import os, signal, sys, threading
+        import mainstem
+        from mainstem import embedded_log
+
+        log = mainstem.embedded(child=bool(sys.argv[1])).open()
+        signal.signal(signal.SIGTERM, lambda *_: log.close())
+        remove = embedded_log.shutil.rmtree
+
+        def amid_the_end(*given, **named):
+            embedded_log.shutil.rmtree = remove
+            os.kill(os.getpid(), signal.SIGTERM)
+            remove(*given, **named)
+
+        embedded_log.shutil.rmtree = amid_the_end
+        log.close()
+        assert not log.data.exists()
+        print("all is well")
+        """,
+        child,
+    )
+
+
+def test_what_a_busy_log_makes_while_its_directory_is_removed_is_removed_too(tmp_path, monkeypatch):
+    """Of a program that ended without an end of its log the directory stayed."""
+    directory, remove = tmp_path / "log", shutil.rmtree
+    directory.mkdir()
+
+    def slower_than_the_log(path, **named):
+        monkeypatch.undo()
+        remove(path, **named)
+        (path / "t-0").mkdir(parents=True)
+
+    monkeypatch.setattr(shutil, "rmtree", slower_than_the_log)
+    embedded_log._remove(directory, os.getpid())
+    assert not directory.exists()
+
+
+def test_what_a_ctrl_c_interrupts_is_done_when_the_program_ends(monkeypatch):
+    registered, calls = [], []
+    monkeypatch.setattr(atexit, "register", registered.append)
+    monkeypatch.setattr(atexit, "unregister", registered.remove)
+
+    def remove():
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+
+    ends = ExitStack()
+    embedded_log._at_exit(remove, ends)
+    with pytest.raises(KeyboardInterrupt):
+        ends.close()
+    assert registered == [remove]

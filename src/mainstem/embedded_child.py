@@ -53,11 +53,16 @@ class Child:
     def __init__(self, data: Path, broker: BrokerConfig, log: LogConfig) -> None:
         self._settings = Settings(str(data), broker, log)
         self._process: subprocess.Popen[bytes] | None = None
+        self._owner = os.getpid()
 
     @property
     def process_id(self) -> int:
         """Of the running process; 0 where there is none, also where it has ended by itself."""
-        return 0 if self._process is None or self._process.poll() is not None else self._process.pid
+        if self._process is None:
+            return 0
+        if os.getpid() != self._owner:  # of a fork it is no child, which a look at it would take for its end
+            return self._process.pid if _is_there(self._process.pid) else 0
+        return self._process.pid if self._process.poll() is None else 0
 
     def start(self) -> str:
         """Start the process; its address, the same each time.
@@ -110,6 +115,14 @@ class Child:
                 if pipe is not None:
                     with suppress(BrokenPipeError):
                         pipe.close()
+
+
+def _is_there(process_id: int) -> bool:
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 async def _serve(settings: Settings) -> None:

@@ -11,9 +11,10 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 _ADMIN_SECONDS = 10
 _POLL_SECONDS = 0.05
 _THREADS = 4
+_REMOVALS = 40
 _DATA = "the current one is '.'; without `data` the log has one of its own, which goes with it"
 _OVER = "its block is over, or it was closed: a new one has a log of its own, or goes on with the same directory"
 
@@ -53,7 +55,7 @@ class EmbeddedLog:
         self._ended = False
         self._ends = ExitStack()
         self._owner = os.getpid()
-        self._closing = threading.Lock()
+        self._closing = threading.RLock()  # of a signal's handler, which may come while it is closed, it is the thread
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.bootstrap} {self.data}{' (ended)' if self._ended else ''}>"
@@ -271,7 +273,13 @@ class Embedded(Generic[LogT]):
         self._leave(threading.get_ident()).close()
 
     async def __aenter__(self) -> LogT:
-        return self._enter(asyncio.current_task(), await asyncio.to_thread(self.open))
+        opening = asyncio.get_running_loop().run_in_executor(None, self.open)
+        try:
+            return self._enter(asyncio.current_task(), await asyncio.shield(opening))
+        except asyncio.CancelledError:
+            with suppress(Exception):  # the thread goes on, and nobody else would end what it starts
+                await asyncio.to_thread((await opening).close)
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
@@ -311,14 +319,23 @@ def _open(
 def _at_exit(call: Callable[[], None], ends: ExitStack, *, is_end: bool = True) -> None:
     """Call it when the program ends, if the log is still open then; `is_end`: else when the log ends."""
     atexit.register(call)
-    ends.callback(atexit.unregister, call)
-    if is_end:
-        ends.callback(call)
+
+    def end() -> None:
+        if is_end:
+            call()
+        atexit.unregister(call)  # not where a Ctrl-C came amid the call
+
+    ends.callback(end)
 
 
 def _remove(directory: Path, owner: int) -> None:
-    if os.getpid() == owner:
+    """Where the program ends without an end of its log, that may still make files."""
+    for _ in range(_REMOVALS):
+        if os.getpid() != owner or not directory.exists():
+            return
         shutil.rmtree(directory, ignore_errors=True)
+        if directory.exists():
+            time.sleep(_POLL_SECONDS)
 
 
 def _table(given: Any, name: str) -> dict[str, Any]:

@@ -171,6 +171,16 @@ def test_what_compaction_has_taken_is_never_waited_for():
     assert change == Change(2, 6, archived)
 
 
+def test_what_compaction_has_taken_makes_room_where_no_more_may_be_tracked():
+    """Nothing was delivered ever after."""
+    partition, limits = SharePartition(0), Limits(delivery_count=5, record_locks=5, lock_s=30.0)
+    assert acquire(partition, batches((0, 4)), limits=limits) == [(0, 4, 1)]
+    partition.release("m", limits)
+    acquire(partition, batches((7, 9)), limits=limits)
+    assert acquire(partition, batches((7, 9)), limits=limits) == [(7, 9, 1)]
+    assert partition.start_offset == 7
+
+
 def test_aborted_records_are_never_delivered():
     partition = SharePartition(0)
     fetched = [Fetched(0, 4, deliverable=False), Fetched(5, 9), Fetched(10, 14, deliverable=False)]

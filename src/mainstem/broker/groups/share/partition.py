@@ -216,12 +216,15 @@ class SharePartition:
         changed: list[StateBatch] = []
         place = max(fetch_offset, self.start_offset)
         for batch in fetched:
-            if grant.closed or batch.first >= end:
+            if grant.closed:
                 break
             if batch.last < place:
                 continue
-            # Nothing is in the log between the last batch and this one: compaction has taken it away.
-            self._archive_available(place, batch.first, changed)
+            # Nothing is in the log between the last batch and this one: compaction has taken it away. Also where this
+            # one is beyond what may be tracked: else there never was room for it.
+            self._archive_available(place, min(batch.first, end), changed)
+            if batch.first >= end:
+                break
             first, last = max(place, batch.first), min(batch.last, end - 1)
             place = last + 1
             if not batch.deliverable:
