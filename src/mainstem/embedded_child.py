@@ -20,7 +20,7 @@ from mainstem.core import MainstemError
 from mainstem.core.address import format_address
 from mainstem.core.logging import configure
 from mainstem.core.prepared import prepared
-from mainstem.core.process import PARENT, die_with_parent, start_child
+from mainstem.core.process import PARENT, die_with_parent, is_there, start_child
 from mainstem.log import SWITCH_SECONDS, LogConfig
 
 _STOP_SECONDS = 30
@@ -61,7 +61,7 @@ class Child:
         if self._process is None:
             return 0
         if os.getpid() != self._owner:  # of a fork it is no child, which a look at it would take for its end
-            return self._process.pid if _is_there(self._process.pid) else 0
+            return self._process.pid if is_there(self._process.pid) else 0
         return self._process.pid if self._process.poll() is None else 0
 
     def start(self) -> str:
@@ -115,14 +115,6 @@ class Child:
                 if pipe is not None:
                     with suppress(BrokenPipeError):
                         pipe.close()
-
-
-def _is_there(process_id: int) -> bool:
-    try:
-        os.kill(process_id, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 async def _serve(settings: Settings) -> None:

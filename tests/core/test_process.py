@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from mainstem.core.process import PARENT, end_signals, say_ready, start_child
+from mainstem.core.process import PARENT, end_signals, is_there, say_ready, start_child
 
 
 @pytest.mark.parametrize("supervised", [False, True])
@@ -44,6 +44,13 @@ def test_a_child_that_is_tied_to_us_outlives_the_thread_that_started_it():
     with started[0] as child:
         child.communicate(b"\n", timeout=20)
     assert child.returncode == 0
+
+
+def test_whether_a_process_is_there():
+    assert is_there(os.getpid())
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        pass
+    assert not is_there(child.pid)
 
 
 @pytest.mark.usefixtures("terminal")

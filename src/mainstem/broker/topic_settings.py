@@ -11,8 +11,6 @@ from mainstem.log import InvalidTopicConfig, TopicConfig
 
 _THROTTLED: Final = ("follower.replication.throttled.replicas", "leader.replication.throttled.replicas")
 _REPLICAS: Final = r"\*|(\d+:\d+(,\d+:\d+)*)?"
-
-
 _INT32_MAX: Final = 2**31 - 1
 _WHOLE: Final = r"[+-]?[0-9]+"
 

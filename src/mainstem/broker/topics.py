@@ -368,11 +368,11 @@ class Topics:
         Raises:
             StorageError: the disk refuses still.
         """
-        await self._remove({*added, *(each for each in self._directory.undeleted if each.topic == name)})
-        left = [each for each in (*added, *self._directory.undeleted) if each.topic == name]
-        if found := [each for each in left if each in self._directory.partitions]:
+        doomed = {*added, *(each for each in self._directory.undeleted if each.topic == name)}
+        await self._remove(doomed)
+        if left := doomed & self._directory.partitions.keys():
             raise StorageError(
-                f"{found[0]}: it is deleted, and the disk refuses to remove it", hint="free disk space; then try again"
+                f"{min(left)}: it is deleted, and the disk refuses to remove it", hint="free disk space; then try again"
             )
 
     async def _remove(self, partitions: Iterable[TopicPartition]) -> None:

@@ -23,7 +23,7 @@ from types import TracebackType
 
 from mainstem.core import MainstemError, UserError
 from mainstem.core.address import free_port
-from mainstem.core.process import start_child
+from mainstem.core.process import is_there, start_child
 
 START_TIMEOUT_SECONDS = 60.0
 STOP_TIMEOUT_SECONDS = 30.0
@@ -71,10 +71,9 @@ class LocalPostgres:
         """The server's process, also when an earlier run of this program started it; None when it is down."""
         try:
             pid = int((self.data / "postmaster.pid").read_text().split()[0])
-            os.kill(pid, 0)
-        except (FileNotFoundError, IndexError, ValueError, ProcessLookupError):
+        except (FileNotFoundError, IndexError, ValueError):
             return None
-        return pid
+        return pid if is_there(pid) else None
 
     def dsn(self, database: str = "postgres") -> str:
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"

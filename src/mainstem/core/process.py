@@ -60,6 +60,19 @@ def _starter() -> LastingThreads:
 os.register_at_fork(after_in_child=_starter.cache_clear)  # a fork has no threads
 
 
+def is_there(pid: int) -> bool:
+    """Whether the process is there, or waits to be collected; it need be no child of this one.
+
+    Raises:
+        PermissionError: it is another user's.
+    """
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def end_signals() -> list[signal.Signals]:
     """Those that ask a process which serves to end: a person's, a supervisor's, and that of a terminal which is closed,
     unless that is to be ignored (`nohup`).

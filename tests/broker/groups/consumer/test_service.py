@@ -228,14 +228,20 @@ def test_the_first_member_of_the_consumer_protocol_upgrades_the_group(tmp_path, 
     told(story)
 
 
+async def downgraded(broker):
+    """The group's last member of the consumer protocol has left; the member that is left, which speaks the other."""
+    groups, consumer = await with_topic(broker)
+    await consumer.heartbeat("g", a_beat("new"))
+    old = (await groups.classic.join("g", a_join())).member_id
+    await groups.classic.sync("g", SyncRequest(member_id=old, generation=3))
+    await consumer.heartbeat("g", a_beat("new", LEAVE))
+    return old
+
+
 def test_the_last_member_of_the_consumer_protocol_that_leaves_downgrades_the_group(tmp_path, clock):
     async def story():
         broker = await start(tmp_path / "a", clock)
-        groups, consumer = await with_topic(broker)
-        await consumer.heartbeat("g", a_beat("new"))
-        old = (await groups.classic.join("g", a_join())).member_id
-        await groups.classic.sync("g", SyncRequest(member_id=old, generation=3))
-        await consumer.heartbeat("g", a_beat("new", LEAVE))
+        old, groups = await downgraded(broker), broker.groups
         group = groups.groups["g"]
         assert isinstance(group, ClassicGroup)
         assert group.state is PREPARING, "the others share what it had"
@@ -257,11 +263,7 @@ def test_the_rebalance_that_a_downgrade_begins_goes_on_over_a_crash(tmp_path, cl
 
     async def story():
         broker = await start(tmp_path / "a", clock)
-        groups, consumer = await with_topic(broker)
-        await consumer.heartbeat("g", a_beat("new"))
-        old = (await groups.classic.join("g", a_join())).member_id
-        await groups.classic.sync("g", SyncRequest(member_id=old, generation=3))
-        await consumer.heartbeat("g", a_beat("new", LEAVE))
+        old = await downgraded(broker)
         broker = await crashed(broker, tmp_path / "b", clock)
         classic = broker.groups.classic
         with pytest.raises(RebalanceInProgress):
