@@ -59,6 +59,17 @@ def test_retention_lets_the_old_go_and_the_log_goes_on(tmp_path):
     run(with_partition(tmp_path, test, topic=topic, clock=clock))
 
 
+def test_the_file_of_records_that_were_deleted_goes_when_it_is_old(tmp_path):
+    async def test(partition):
+        await partition.append(batch(b"v" * 300, timestamp=partition.shared.clock.now_ms()))
+        await housekeeping.delete_records(partition, 1)
+        partition.shared.clock.advance_ms(5_000)
+        assert await housekeeping.enforce_retention(partition) > 0
+        assert [segment.base_offset for segment in partition.segments] == [1]
+
+    run(with_partition(tmp_path, test, topic=TopicConfig(retention_ms=2_500), clock=ManualClock()))
+
+
 def test_files_that_stayed_because_the_disk_was_full_go_with_the_next_try(tmp_path):
     """The log start had moved, so the same request had nothing to do any more."""
     clock, disk = ManualClock(), SimulatedDisk(tmp_path)

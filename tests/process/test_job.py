@@ -28,15 +28,13 @@ def test_it_says_how_long_a_batch_took_and_how_large_its_state_is(
     driver = driver_of(spark, write_project(tmp_path / "project", shop, JOBS), log_connection, registry_url, tmp_path)
     drivers.append(driver)
     driver.start()
-    put_rows(
-        log_connection, live_registry, f"{shop}.orders", ORDERS, [order(1, "ann", 0), order(2, "bob", 1)], ("customer",)
-    )
+    put_rows(log_connection, live_registry, f"{shop}.orders", ORDERS, [order(1, "ann", 0)], ("customer",))
     totals, copied = (driver.running[f"{shop}_{name}@1"] for name in ("totals", "copied"))
-    run_until(driver, lambda: totals.figures().get("state_rows") == 2 and "batch_ms" in copied.figures())
+    # a batch before it may have found the topic empty; after it, one of the other may only have its watermark to move
+    run_until(driver, lambda: totals.figures().get("state_rows") == 1 and copied.figures().get("rows") == 1)
     figures = totals.figures()
     assert 0 < figures["rows_ms"] + figures["commit_ms"] <= figures["batch_ms"]
     assert figures["state_memory_bytes"] > 0
-    assert copied.figures()["rows"] == 2  # the last batch of the other may be one that had only its watermark to move
     assert "state_rows" not in copied.figures()
 
 

@@ -64,9 +64,10 @@ async def enforce_retention(partition: PartitionLog) -> int:
 
 async def _advance_log_start(partition: PartitionLog, where: Callable[[], int]) -> int:
     """Make it durable, forget what is before it, delete the files; how many bytes that frees."""
+    moves = where() > partition.log_start_offset  # it may roll the active segment, whose file is left then
     # A full disk may let it become durable and not create a file: then the files before it are still there.
     left = len(partition.segments) > 1 and partition.segments[1].base_offset <= partition.log_start_offset
-    if where() <= partition.log_start_offset and not left:
+    if not moves and not left:
         return 0
     async with partition.leaving:
         partition.check_usable()  # it may be deleted meanwhile: then the journal must not speak of it any more
