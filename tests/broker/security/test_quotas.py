@@ -303,16 +303,35 @@ def make_by_asking(raw):
     raw.call(3, 9, topics=[{"name": "new"}], allow_auto_topic_creation=True)
 
 
-def grow(raw):
-    raw.call(37, 3, topics=[{"name": "t", "count": 32, "assignments": None}], timeout=9_000, validate_only=False)
+def ask_whether_it_could_be_made(raw):
+    topic = {"name": "new", "num_partitions": 16, "replication_factor": 1}
+    raw.call(19, 7, topics=[topic], timeout=9_000, validate_only=True)
+
+
+def grow(raw, *, validate_only=False):
+    topic = {"name": "t", "count": 32, "assignments": None}
+    raw.call(37, 3, topics=[topic], timeout=9_000, validate_only=validate_only)
+
+
+def ask_whether_it_could_grow(raw):
+    grow(raw, validate_only=True)
 
 
 def delete(raw):
     raw.call(20, 5, topic_names=["t"], timeout=9_000)
 
 
-@pytest.mark.parametrize("change", [make_by_asking, grow, delete])
-def test_whatever_makes_or_deletes_partitions_has_a_quota(change):
+@pytest.mark.parametrize(
+    ("change", "left"),
+    [
+        (make_by_asking, {"t", "new"}),
+        (ask_whether_it_could_be_made, {"t"}),
+        (grow, {"t"}),
+        (ask_whether_it_could_grow, {"t"}),
+        (delete, set()),
+    ],
+)
+def test_whatever_makes_or_deletes_partitions_has_a_quota(change, left):
     with mainstem.embedded(broker={"num_partitions": 16}) as log, RawClient(log.bootstrap) as raw:
         raw.create_topic("t", 16)
         alter(raw, entity(user="ANONYMOUS"), controller_mutation_rate=1)
@@ -321,7 +340,7 @@ def test_whatever_makes_or_deletes_partitions_has_a_quota(change):
         answer = raw.call(19, 7, topics=[topic], timeout=9_000)
         assert answer.topics[0].error_code is Code.throttling_quota_exceeded
         names = {each.name for each in raw.call(3, 9, topics=None).topics if not each.is_internal}
-        assert names == {make_by_asking: {"t", "new"}, grow: {"t"}, delete: set()}[change]
+        assert names == left
 
 
 def test_too_many_connections_per_second_from_an_address_are_kept_waiting_and_closed(tmp_path):

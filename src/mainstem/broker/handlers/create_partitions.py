@@ -45,8 +45,8 @@ async def _grow(ctx: RequestContext, asked: Any, *, times: int, validate_only: b
                 )
             if any(tuple(each.broker_ids) != (node,) for each in asked.assignments):
                 raise RequestError(Code.invalid_replica_assignment, f"the only broker is {node}")
+        ctx.mutate(asked.count - len(topic.logs), strict=ctx.version >= _FIRST_STRICT)  # as in create_topics
         if not validate_only:
-            ctx.mutate(asked.count - len(topic.logs), strict=ctx.version >= _FIRST_STRICT)
             await topics.add_partitions(topic, asked.count)
     except MainstemError as error:
         return {"name": asked.name, "error_code": code_of(error), "error_message": str(error)}

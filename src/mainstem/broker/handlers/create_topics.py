@@ -55,14 +55,9 @@ async def _create(asked: Any, ctx: RequestContext, *, validate_only: bool) -> di
     topics = ctx.broker.topics
     count = _partition_count(asked, ctx)
     config = read_configs(asked.configs)
-    if not validate_only:
-        topics.check_new(asked.name, count, config)
-        ctx.mutate(count, strict=ctx.version >= _FIRST_STRICT)
-    if validate_only:
-        topics.check_new(asked.name, count, config)
-        topic_id = None
-    else:
-        topic_id = (await topics.create(asked.name, count, config)).topic_id
+    topics.check_new(asked.name, count, config)
+    ctx.mutate(count, strict=ctx.version >= _FIRST_STRICT)  # as in Kafka, where nothing is to be made, too
+    topic_id = None if validate_only else (await topics.create(asked.name, count, config)).topic_id
     if not ctx.may(DESCRIBE_CONFIGS, TOPIC, asked.name):
         hidden = {"topic_config_error_code": Code.topic_authorization_failed}
         return {"name": asked.name, "topic_id": topic_id, "num_partitions": -1, "replication_factor": -1, **hidden}

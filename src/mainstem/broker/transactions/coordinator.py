@@ -316,8 +316,8 @@ class TransactionCoordinator:
             if entry.following:
                 log.info("transaction_adopted", transactional_id=prepared.transactional_id)
                 after = transaction.adopt(completed, entry.following, self._clock.now_ms())
-                entry.following = frozenset()
                 self._change(after).add_done_callback(_note_failure)
+                entry.following = frozenset()
         except MainstemError as error:
             log.warning("transaction_not_ended", transactional_id=prepared.transactional_id, reason=str(error))
             failure = error
