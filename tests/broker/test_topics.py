@@ -426,6 +426,23 @@ def test_what_a_full_disk_keeps_of_a_deleted_topic_goes_with_the_next_one_of_its
     run(check())
 
 
+def test_housekeeping_may_remove_what_is_left_while_a_topic_of_that_name_is_made(tmp_path):
+    async def check() -> None:
+        disk = SimulatedDisk(tmp_path)
+        broker = await start(tmp_path, ManualClock(), disk=disk)
+        topic = await broker.topics.create("t", 130, {})
+        for number in range(130):
+            disk.refuse("rename", errno.ENOSPC, f"t-{number}")
+        await broker.topics.delete(topic)
+        assert len(broker.log.undeleted) == 130
+        disk.refusals.clear()
+        await asyncio.gather(broker.log.housekeep(), broker.topics.create("t", 1, {}))
+        assert not broker.log.undeleted
+        await stop(broker)
+
+    run(check())
+
+
 async def put_and_fill(put, disk, facts):
     await put(facts)
     disk.refuse("write", errno.ENOSPC, "journal")

@@ -24,6 +24,7 @@ from mainstem.log import (
 )
 from mainstem.log.cleaner import Cleaner
 from mainstem.log.compaction import cleanable, dirty_ratio
+from mainstem.log.reading import OffsetAndTimestamp
 from mainstem.log.segment import SUFFIXES
 from mainstem.records import Record, decode_header, decode_records, iter_headers
 from mainstem.records.record import assemble_batch, encode_record
@@ -988,3 +989,20 @@ def test_nobody_opens_the_compacted_file_as_the_one_that_it_replaces(tmp_path):
     segments = []
     with ThreadPoolExecutor(1) as threads:
         run(test())
+
+
+def test_the_latest_timestamp_is_not_that_of_a_segment_that_is_gone(tmp_path):
+    """It was, where the active one was rolled and nothing has been appended since."""
+
+    async def test():
+        async with Topic(tmp_path, segment_ms=1_000) as topic:
+            latest = topic.clock.now_ms() + 5_000
+            await topic.partition.append(batch(b"late", key=b"a", timestamp=latest))
+            topic.partition.roll()
+            await topic.put(b"b", b"early")
+            topic.clock.advance_ms(3_000)
+            await topic.log.housekeep()
+            assert len(topic.partition.segments) == 2
+            assert await topic.partition.latest_timestamp() == OffsetAndTimestamp(0, latest)
+
+    run(test())

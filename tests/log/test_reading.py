@@ -2,12 +2,13 @@ from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 
-from mainstem.log.reading import Part, cut, find_latest, find_timestamp, latest_of_batch, rest
+from mainstem.log.reading import OffsetAndTimestamp, Part, cut, find_latest, find_timestamp, latest_of_batch, rest
 from mainstem.log.segment import OpenFiles, Segment
 from mainstem.records import CorruptBatch, Record, build_batch, decode_header, iter_headers
-from mainstem.records.batch import MAGIC_AT
+from mainstem.records.batch import CRC_FROM, MAGIC_AT
 from mainstem.records.compression import UNPACKED_BYTES
 from mainstem.records.record import assemble_batch
 from tests.log.simulated_disk import SimulatedDisk
@@ -161,6 +162,21 @@ def test_the_first_of_the_latest_of_batches_that_lie_partly_outside(batches, low
     flat = [1_000 + time for times in batches for time in times]
     expected = [(-t, o) for o, t in enumerate(flat) if low <= o < high]
     assert ((-found.timestamp, found.offset) if found else None) == (min(expected) if expected else None)
+
+
+def test_a_segment_whose_headers_say_too_much_is_gone_through_twice(monkeypatch):
+    """Once for each such batch: 20,000 of them kept a thread for minutes, and the end of the log waited."""
+    made, looked_at = Segment(ROOT, 0, OpenFiles(SimulatedDisk(ROOT), 2)), []
+    for offset in range(50):
+        data = bytearray(batch(b"v", base_offset=offset, timestamp=1_000 + offset % 7))
+        data[35:43] = (9_999).to_bytes(8, "big")
+        data[CRC_FROM - 4 : CRC_FROM] = crc32c(data[CRC_FROM:]).to_bytes(4, "big")
+        position = made.append(decode_header(data), 100)
+        made.file_to_write(position).write([bytes(data)], position)
+    scan = Segment.scan
+    monkeypatch.setattr(Segment, "scan", lambda self, *range: looked_at.append(range) or scan(self, *range))
+    assert find_latest(made, made.size, 0, 50) == OffsetAndTimestamp(6, 1_006)
+    assert len(looked_at) == 2
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=10), st.integers(0, 10), st.integers(0, 10))

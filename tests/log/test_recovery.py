@@ -1190,20 +1190,28 @@ def test_a_checkpoint_that_is_older_than_the_journal_is_refused(tmp_path, times)
     run(test())
 
 
+@pytest.mark.parametrize("position", [11, 25])  # what says that an id follows, the id
+@pytest.mark.parametrize("has_namesake", [False, True])
 @pytest.mark.parametrize(("topic", "size"), [(TopicConfig(flush_messages=1000), 100), (TopicConfig(), 2_000_000)])
-def test_a_topic_whose_id_is_damaged_since_it_was_made_keeps_what_is_in_its_segments(tmp_path, topic, size):
+def test_a_topic_whose_id_is_damaged_since_it_was_made_keeps_what_is_in_its_segments(
+    tmp_path, topic, size, has_namesake, position
+):
     """A start took its directory for a deleted topic's, and removed it."""
     topic = msgspec.structs.replace(topic, max_message_bytes=10**7)
 
     async def test():
         log = await open_log(tmp_path)
+        if has_namesake:
+            await (await log.create_partition(TP, UUID(int=8), TopicConfig())).append(batch(b"deleted"))
+            await log.checkpoint()
+            await log.delete_partition(TP)
         partition = await log.create_partition(TP, TOPIC_ID, topic)
         for number in range(3):
             await partition.append(batch(b"%d" % number * size))
         abandon(log)
         path = partition.directory / "partition.metadata"
         data = bytearray(path.read_bytes())
-        data[25] ^= 1
+        data[position] ^= 1
         path.write_bytes(data)
         log = await open_log(tmp_path)
         assert await values(log.partitions[TP]) == [b"%d" % number * size for number in range(3)]

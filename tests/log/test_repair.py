@@ -1,12 +1,14 @@
 """What is damaged of a partition is taken out and kept aside; what is whole stays, before it and behind."""
 
 import errno
+from uuid import UUID
 
 import pytest
 import structlog
 
 from mainstem.core import ManualClock, TopicPartition
-from mainstem.log import LogDirectory, LogDirectoryInUse, StorageError, TopicConfig, housekeeping
+from mainstem.log import LogConfig, LogDirectory, LogDirectoryInUse, StorageError, TopicConfig, housekeeping
+from mainstem.log.config import DAY_MS
 from mainstem.log.repair import UnknownPartition, repair
 from mainstem.records import iter_headers
 from tests.log.simulated_disk import SimulatedDisk
@@ -175,6 +177,33 @@ def test_deleted_records_stay_deleted_when_a_repair_is_killed(tmp_path, monkeypa
                 await repair(tmp_path, TP, clock=ManualClock(), mend=True)
         await repair(tmp_path, TP, clock=ManualClock(), mend=True)
         assert await offsets_and_end(tmp_path) == ([4, 5, 6, 8, 9, 10, 11], 12)
+
+    run(test())
+
+
+@pytest.mark.parametrize("mend", [False, True])
+def test_no_producer_of_any_partition_is_forgotten(tmp_path, mend):
+    """The log's own setting says when: one that came back sent again what was there."""
+    clock, config = ManualClock(), LogConfig(producer_id_expiration_ms=7 * DAY_MS)
+    other = TopicPartition("other", 0)
+
+    async def test():
+        await fill(tmp_path)
+        log = await LogDirectory.open(tmp_path, config, clock=clock)
+        partition = await log.create_partition(other, UUID(int=9), TOPIC)
+        for sequence in range(2):
+            await partition.append(sequenced(b"v", sequence=sequence))
+        await log.close()
+        damage(tmp_path, 0, "cut")
+        clock.advance_ms(2 * DAY_MS)
+        assert (await repair(tmp_path, TP, clock=clock, mend=mend)).damages
+        log = await LogDirectory.open(tmp_path, config, clock=clock)
+        assert (await log.partitions[other].append(sequenced(b"v", sequence=1))).duplicate
+        assert (log.partitions[TP].error is None) == mend
+        if mend:
+            again = batch(b"11" + b"v" * 200, producer_id=1, producer_epoch=0, base_sequence=11)
+            assert (await log.partitions[TP].append(again)).duplicate
+        await log.close()
 
     run(test())
 

@@ -377,11 +377,13 @@ class Topics:
 
     async def _remove(self, partitions: Iterable[TopicPartition]) -> None:
         """Remove partitions that no record names, where they are there; housekeeping tries again what fails."""
-        there = [each for each in partitions if each in self._directory.partitions]
-        for first in range(0, len(there), _REMOVED_AT_ONCE):
-            await asyncio.gather(*map(self._remove_one, there[first : first + _REMOVED_AT_ONCE]))
+        doomed = list(partitions)
+        for first in range(0, len(doomed), _REMOVED_AT_ONCE):
+            await asyncio.gather(*map(self._remove_one, doomed[first : first + _REMOVED_AT_ONCE]))
 
     async def _remove_one(self, partition: TopicPartition) -> None:
+        if partition not in self._directory.partitions:
+            return
         try:
             await self._directory.delete_partition(partition)
         except (StorageError, OSError) as error:

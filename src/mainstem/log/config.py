@@ -13,6 +13,8 @@ from mainstem.log.errors import InvalidTopicConfig
 FOREVER = 2**63 - 1
 HOUR_MS = 60 * 60 * 1000
 DAY_MS = 24 * HOUR_MS
+_MOST_INDEXED = 65_536
+"""Bytes that a read goes through on the event loop: 4 ms where batches are as small as can be."""
 
 Milliseconds = Annotated[int, Meta(ge=0, le=FOREVER)]
 Count = Annotated[int, Meta(ge=1, le=FOREVER)]
@@ -61,7 +63,8 @@ class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             when it is acknowledged.
         flush_ms: at the latest after so long a partition is brought to the disk.
         follower_replication_throttled_replicas: kept and shown; there are no followers.
-        index_interval_bytes: one entry of the offset index for so many bytes of batches.
+        index_interval_bytes: one entry of the offset index for so many bytes of batches, or for 64 KB where it is more:
+            who looks for an offset goes through so many.
         leader_replication_throttled_replicas: kept and shown; there are no followers.
         local_retention_bytes: kept and shown; there is no tiered storage.
         local_retention_ms: kept and shown; there is no tiered storage.
@@ -119,6 +122,11 @@ class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     segment_jitter_ms: Milliseconds = 0
     segment_ms: Count = 7 * DAY_MS
     unclean_leader_election_enable: bool = False
+
+    @property
+    def indexed_bytes(self) -> int:
+        """`index_interval_bytes`, as it is used."""
+        return min(self.index_interval_bytes, _MOST_INDEXED)
 
     @property
     def compacts(self) -> bool:

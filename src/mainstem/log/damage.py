@@ -117,8 +117,9 @@ class _Search:
     def run(self) -> list[Damage]:
         files = {int(path.stem): path for path in segment_files(self.partition.directory, self.disk)}
         bases = sorted(files | {base: None for base, segment in self.known.items() if segment.size})
+        beginning = self._beginning(bases)
         for base, following in zip_longest(bases, bases[1:]):
-            if following is None or following > self.partition.log_start_offset:  # else its records are deleted
+            if base >= beginning:  # else its records are deleted
                 self.expected = max(self.expected, base)
                 end = following
                 if end is None:
@@ -135,6 +136,14 @@ class _Search:
         self.opened.let_go()
         found = (msgspec.structs.replace(each, markers=hole.markers) if hole else each for each, hole in self.found)
         return sorted(found, key=lambda each: (each.path, each.position))
+
+    def _beginning(self, bases: Sequence[int]) -> int:
+        """Base offset of the segment that the log begins in. Not what a repair that broke off has put amid the known
+        ones: what it has cut is found once more.
+        """
+        since = max((segment.next_offset for segment in self.known.values()), default=0) if self.saved else 0
+        begun = (base for base in bases if base in self.known or base >= since)
+        return max((base for base in begun if base <= self.partition.log_start_offset), default=0)
 
     def _read(self, file: DamagedSegment) -> None:
         position = 0

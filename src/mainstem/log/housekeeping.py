@@ -197,7 +197,7 @@ def _plan(partition: PartitionLog, most_keys: int) -> Plan | None:
         now_ms=now,
         delete_retention_ms=config.delete_retention_ms,
         segment_bytes=config.segment_bytes,
-        index_interval_bytes=config.index_interval_bytes,
+        index_interval_bytes=config.indexed_bytes,
         most_keys=most_keys,
     )
 

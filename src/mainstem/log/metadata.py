@@ -113,6 +113,14 @@ def read_topic_id(disk: Disk, directory: Path) -> UUID | None:
         return None
 
 
+def lacks_topic_id(disk: Disk, directory: Path) -> bool:
+    """A power cut has left a partition's directory without its topic id, or with an empty file of it."""
+    try:
+        return not disk.read_file(directory / PARTITION_METADATA).strip(b"\0")
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+
+
 def open_directory_metadata(disk: Disk, directory: Path) -> DirectoryMetadata:
     """Read `meta.properties`; a new directory gets one (blocking).
 

@@ -345,7 +345,7 @@ class PartitionLog:
         last_offset = base_offset + header.last_offset - header.base_offset
         segment = self.segments.with_room(header, base_offset, self._config)
         self.epochs.assign(self.leader_epoch, base_offset)
-        position = segment.count_in(last_offset, header.size, header.max_timestamp, self._config.index_interval_bytes)
+        position = segment.count_in(last_offset, header.size, header.max_timestamp, self._config.indexed_bytes)
         if position == 0:  # only now the file comes into being
             self.segments.changed = True
         self.log_end_offset = last_offset + 1

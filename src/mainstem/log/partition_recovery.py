@@ -143,9 +143,14 @@ class PartitionRecovery:
                     pass
 
     def _foreseen_beginning(self) -> int:
-        """What `_beginning` will be after `redo`, by all that says where a segment begins."""
+        """What `_beginning` will be after `redo`, by all that says where a segment begins.
+
+        Not by a file amid what the checkpoint counts and does not name: a repair has put it there that broke off.
+        """
         begun = {each.base_offset for each in self.partition.segments}
-        begun.update(_base_offsets_of(self._files), self.changes.batches.keys() - self.changes.replaced)
+        since = 0 if self.words is None else self.words.log_end_offset
+        begun.update(base for base in _base_offsets_of(self._files) if base >= since)
+        begun.update(self.changes.batches.keys() - self.changes.replaced)
         return max((base for base in begun if base <= self.partition.log_start_offset), default=0)
 
     def _is_needed(self, segment: Segment, beginning: int) -> bool:
@@ -323,7 +328,8 @@ class PartitionRecovery:
     def _remove_leftovers(self) -> None:
         known = {segment.path_of(suffix) for segment in self.partition.segments for suffix in SUFFIXES}
         for path in self._files:
-            spent = path.suffix == HELD and path != self._held_in  # what it held is in a checkpoint
+            # What it held is in a checkpoint, by the one there is; a repair that reads anew has still to write its own.
+            spent = path.suffix == HELD and self.words is not None and path != self._held_in
             unfinished = spent or path.suffix in (CLEANED, UNFINISHED, ".swap", ".deleted")
             if unfinished or (path.suffix in SUFFIXES and path not in known):
                 log.info("leftover_removed", path=str(path))

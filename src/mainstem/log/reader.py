@@ -345,7 +345,7 @@ class Reader:
             if entries is None:
                 partition = str(self._owner.topic_partition)
                 log.warning("index_rebuilt", partition=partition, base_offset=segment.base_offset)
-                entries = await self._threads.run(segment.rebuild_indexes, self._owner.config.index_interval_bytes)
+                entries = await self._threads.run(segment.rebuild_indexes, self._owner.config.indexed_bytes)
             # Another reader may have been faster, and more entries may have left for the files since.
             if not segment.indexed and segment.unloaded == unloaded:
                 segment.fill_indexes(entries, rebuilt=rebuilt)

@@ -327,26 +327,37 @@ def latest_of_batch(
 def find_latest(segment: Segment, end: int, low: int, high: int) -> OffsetAndTimestamp | None:
     """The first record with an offset in [low, high) and the latest timestamp of them (blocking).
 
-    Batch by batch, from the one whose header has the latest on: its record may lie outside, or may not be readable.
+    It is in the first batch whose header says the latest; where that lies outside, or the header says too much, all
+    batches are looked into that may have a later one than was found, each once.
     """
+    best: tuple[BatchHeader, bytes] | None = None
+    for header, batch in _batches_between(segment, end, low, high):
+        if best is None or header.max_timestamp > best[0].max_timestamp:
+            best = (header, bytes(batch))
+    if best is None:
+        return None
+    found = _latest_between(best[1], segment, low, high)
+    if found is not None and found.timestamp == best[0].max_timestamp:
+        return found
+    for header, batch in _batches_between(segment, end, low, high):
+        if found is None or (header.max_timestamp, -header.base_offset) > (found.timestamp, -found.offset):
+            other = _latest_between(batch, segment, low, high)
+            if other and (found is None or (other.timestamp, -other.offset) > (found.timestamp, -found.offset)):
+                found = other
+    return found
+
+
+def _batches_between(segment: Segment, end: int, low: int, high: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+    for _, header, batch in segment.scan(0, end):
+        if header.base_offset >= high:
+            return
+        if header.last_offset >= low and header.count:
+            yield header, batch
+
+
+def _latest_between(batch: bytes | memoryview, segment: Segment, low: int, high: int) -> OffsetAndTimestamp | None:
     found: OffsetAndTimestamp | None = None
-    looked_at: set[int] = set()
-    while True:
-        best: tuple[BatchHeader, bytes] | None = None
-        for _, header, batch in segment.scan(0, end):
-            if header.base_offset >= high:
-                break
-            if header.last_offset < low or not header.count or header.base_offset in looked_at:
-                continue
-            may_be_it = found is None or (header.max_timestamp, -header.base_offset) > (found.timestamp, -found.offset)
-            if may_be_it and (best is None or header.max_timestamp > best[0].max_timestamp):
-                best = (header, bytes(batch))
-        if best is None:
-            return found
-        for record in records_of(best[1], segment.path):
-            is_it = found is None or (record.timestamp, -record.offset) > (found.timestamp, -found.offset)
-            if is_it and low <= record.offset < high:
-                found = OffsetAndTimestamp(record.offset, record.timestamp)
-        if found is not None and found.timestamp == best[0].max_timestamp:
-            return found
-        looked_at.add(best[0].base_offset)
+    for record in records_of(batch, segment.path):
+        if low <= record.offset < high and (found is None or record.timestamp > found.timestamp):
+            found = OffsetAndTimestamp(record.offset, record.timestamp)
+    return found

@@ -27,6 +27,7 @@ from mainstem.log.metadata import (
     DELETED,
     create_files,
     doomed_name,
+    lacks_topic_id,
     list_files,
     read_topic_id,
     restore_topic_id,
@@ -206,16 +207,15 @@ class _Recovery:
                 self._keep(partition, words)
 
     def _create_files(self, partition: PartitionLog) -> None:
-        """Its directory may be there; that of a deleted topic of its name may be there instead. Where its id is damaged
-        it is its own: what is in it was acknowledged.
+        """Its directory may be there; that of a deleted topic of its name may be there instead, from which a power cut
+        may have taken the id. Where that is damaged it is its own: what is in it was acknowledged.
         """
         directory = partition.directory
         found = read_topic_id(self.disk, directory)
-        deleted = (
-            directory.name in self.deleted_names
-            if found is None
-            else self._changes_of((found, partition.number)).deleted
-        )
+        if found is None:
+            deleted = directory.name in self.deleted_names and lacks_topic_id(self.disk, directory)
+        else:
+            deleted = self._changes_of((found, partition.number)).deleted
         if found != partition.topic_id and not deleted and list_files(self.disk, directory):
             log.warning("topic_id_restored", path=str(directory), topic_id=str(partition.topic_id))
             restore_topic_id(self.disk, directory, partition.topic_id)

@@ -34,6 +34,8 @@ from mainstem.log.partition_recovery import UNFINISHED
 from mainstem.log.segment import LOG, SUFFIXES, file_name
 
 _COPY_BYTES = 1 << 20
+_FORGETS_NOBODY = LogConfig(producer_id_expiration_ms=2**63 - 1)
+"""The log has settings of its own, and a producer that is forgotten too early sends again what is there."""
 
 
 class UnknownPartition(UserError):
@@ -62,7 +64,7 @@ async def repair(
     """
     disk = disk or SystemDisk()
     # 1. recover
-    directory = await LogDirectory.open(path, LogConfig(), clock=clock, disk=disk)
+    directory = await LogDirectory.open(path, _FORGETS_NOBODY, clock=clock, disk=disk)
     try:
         partition = directory.partitions.get(topic_partition)
         if partition is None:

@@ -60,7 +60,7 @@ def active_segment(partition: PartitionLog, base_offset: int) -> Segment:
 
 def count_in(partition: PartitionLog, header: BatchHeader, batch: memoryview, *, append_ms: int | None = None) -> None:
     """Count in a batch that the active segment's file holds, appended now at the latest if nothing says when."""
-    partition.segments.active.append(header, partition.config.index_interval_bytes)
+    partition.segments.active.append(header, partition.config.indexed_bytes)
     partition.segments.changed = True
     partition.epochs.assign(header.leader_epoch, header.base_offset)
     partition.leader_epoch = max(partition.leader_epoch, header.leader_epoch)

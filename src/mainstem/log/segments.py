@@ -179,7 +179,7 @@ class SegmentList(Sequence[Segment]):
         """Put a compacted segment in the place of the neighbours with these base offsets, which leave."""
         start = self._base_offsets.index(base_offsets[0])
         if self._readable[0] in base_offsets:
-            self._readable = (segment.base_offset, segment.size)
+            self.advance(segment, segment.size, segment.latest)
         return self._leave(start, start + len(base_offsets), segment)
 
     def _leave(self, start: int, end: int, *instead: Segment) -> list[Segment]:

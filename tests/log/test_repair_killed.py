@@ -1,0 +1,134 @@
+"""A repair that is killed at any change of the disk, or met by a full one, is done again, and leads to the same."""
+
+import errno
+from contextlib import suppress
+
+import pytest
+
+from mainstem.core import ManualClock
+from mainstem.log import LogDirectory, StorageError, TopicConfig, housekeeping
+from mainstem.log.cleaner import Cleaner
+from mainstem.log.repair import repair
+from tests.log.simulated_disk import SimulatedDisk
+from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, read_all, run
+
+COMPACTED = TopicConfig(cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
+
+
+class Damaged:
+    """A partition with damage: of record `how`, and records before 5 are deleted. Or its end is cut, and it was
+    `deleted` from, or `compacted`, since the checkpoint.
+    """
+
+    def __init__(self, path, how):
+        self.path, self.how, self.clock = path, how, ManualClock()
+
+    async def make(self):
+        disk = SimulatedDisk(self.path)
+        log = await open_log(self.path, disk=disk, clock=self.clock)
+        partition = await log.create_partition(TP, TOPIC_ID, COMPACTED if self.how == "compacted" else TopicConfig())
+        ends = []
+        for number in range(12):
+            await partition.append(batch(b"v%d" % number, key=b"k%d" % (number % 8)))
+            ends.append(partition.segments.active.size)
+            if self.how == "compacted" and number in (3, 7):
+                partition.roll()
+        if isinstance(self.how, int):
+            await housekeeping.delete_records(partition, 5)
+            await log.close()
+            self._change(disk, 0, ends[self.how] - 3)
+            return disk
+        await log.checkpoint()
+        if self.how == "deleted":
+            await housekeeping.delete_records(partition, 5)
+        else:
+            assert await housekeeping.compact(partition, Cleaner(), most_keys=1_000)
+        base = partition.segments.active.base_offset
+        abandon(log)
+        disk = disk.after_kill()
+        self._change(disk, base, None)
+        # The journal's part is held by a start that finds the damage.
+        log = await open_log(self.path, disk=disk, clock=self.clock)
+        assert "were durable" in str(log.partitions[TP].error)
+        abandon(log)
+        return disk.after_kill()
+
+    def _change(self, disk, base, position):
+        file = disk.file(self.path / str(TP) / f"{base:020d}.log")
+        if position is None:
+            del file.data[-10:]
+        else:
+            file.data[position] ^= 1
+        file.sync()
+
+    async def repair(self, disk):
+        await repair(self.path, TP, clock=self.clock, mend=True, disk=disk)
+
+    async def content(self, disk):
+        """Where it starts and ends, and its records; None: the damage is told."""
+        log = await open_log(self.path, disk=disk, clock=self.clock)
+        partition = log.partitions[TP]
+        with suppress(StorageError):
+            records = [(record.offset, record.value) for record in await read_all(partition)]
+            abandon(log)
+            return partition.log_start_offset, partition.log_end_offset, records
+        abandon(log)
+        return None
+
+
+HOW = [2, 5, 7, "deleted", "compacted"]
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_killed_anywhere_and_done_again(tmp_path, how):
+    damaged = Damaged(tmp_path, how)
+
+    async def test():
+        disk = await damaged.make()
+        whole = disk.after_kill()
+        before = whole.changes
+        await damaged.repair(whole)
+        changes = whole.changes - before
+        expected = await damaged.content(whole)
+        assert changes > 20
+        assert expected is not None
+        for number in range(changes):
+            killed = disk.after_kill()
+            killed.power_off_after(number)
+            with suppress(OSError, StorageError):
+                await damaged.repair(killed)
+            assert killed.is_off
+            for after in (killed.after_kill(), killed.after_power_cut(lambda most: 0)):
+                assert await damaged.content(after.after_kill()) in (None, expected), number
+                await damaged.repair(after)
+                assert await damaged.content(after) == expected, number
+
+    run(test())
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_done_again_where_its_own_checkpoint_found_no_room(tmp_path, how, monkeypatch):
+    damaged = Damaged(tmp_path, how)
+
+    async def test():
+        disk = await damaged.make()
+        whole = disk.after_kill()
+        await damaged.repair(whole)
+        read_again = LogDirectory.read_again
+
+        def then_full(directory, topic_partition):
+            found = read_again(directory, topic_partition)
+            for _ in range(10):
+                disk.refuse("write", errno.ENOSPC, "checkpoint")
+            return found
+
+        monkeypatch.setattr(LogDirectory, "read_again", then_full)
+        with pytest.raises(StorageError, match="No space left on device"):
+            await damaged.repair(disk)
+        monkeypatch.undo()
+        disk = disk.after_kill()
+        assert await damaged.content(disk.after_kill()) is None
+        await damaged.repair(disk)
+        assert await damaged.content(disk) == await damaged.content(whole)
+
+    run(test())
