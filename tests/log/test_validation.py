@@ -84,6 +84,19 @@ def test_timestamps_far_from_the_clock():
     check(batch(b"v", timestamp=1), message_timestamp_type="LogAppendTime", message_timestamp_before_max_ms=1)
 
 
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_each_record_is_looked_at_where_they_may_be_so_old_and_no_older(codec):
+    """A batch says the time of its first record and the latest."""
+    times = [NOW, NOW - 10_001, -1, NOW + 1, NOW - 10_000]
+    old = build_batch([Record(0, time, None, b"v") for time in times], compression=codec)
+    check(old)
+    check(old, message_timestamp_before_max_ms=10_001)
+    check(old, message_timestamp_before_max_ms=10_000, message_timestamp_type="LogAppendTime")
+    with pytest.raises(InvalidTimestamp, match="1 of its records have timestamps that are not within") as refused:
+        check(old, message_timestamp_before_max_ms=10_000)
+    assert [number for number, _ in refused.value.records] == [1]
+
+
 def test_the_records_that_are_wrong_are_named_where_they_are_few():
     times = [NOW, NOW + 5_001, NOW - 9, NOW + 6_000]
     far = [Record(0, time, None, b"v") for time in times]
@@ -171,6 +184,8 @@ def test_a_batch_that_grows_above_the_limit_by_the_topics_compression_is_refused
         ("none", {"message_timestamp_type": "LogAppendTime"}, False),
         ("zstd", {"cleanup_policy": "compact"}, True),  # a few bytes, which may be many
         ("none", {"cleanup_policy": "compact"}, False),  # one key
+        ("zstd", {"message_timestamp_before_max_ms": 9}, True),
+        ("none", {"message_timestamp_before_max_ms": 9}, False),
     ],
 )
 def test_what_is_not_for_the_event_loop(compression, settings, long):

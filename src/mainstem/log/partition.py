@@ -38,7 +38,7 @@ from mainstem.log.round import PartitionWrites, Write
 from mainstem.log.segment import OpenFiles, Segment
 from mainstem.log.segments import SegmentList
 from mainstem.log.threads import FileThreads
-from mainstem.log.validation import check_batch, prepare, rewrite, rewrites, takes_long
+from mainstem.log.validation import check_batch, looks_inside, prepare, rewrite, rewrites, takes_long
 from mainstem.log.writer import Writer
 from mainstem.records import BatchHeader, Marker, build_marker, iter_headers
 from mainstem.records.batch import BEFORE_LENGTH_COUNTS, PREFIX, decode_header
@@ -214,7 +214,7 @@ class PartitionLog:
         Raises:
             CorruptBatch: cut short, unknown format or bad CRC.
         """
-        if not (self._config.compacts or self._rewrites):
+        if not (self._rewrites or looks_inside(self._config)):
             return False
         return any(takes_long(header, self._config) for header in iter_headers(batches))
 
@@ -274,7 +274,7 @@ class PartitionLog:
         start = 0
         for header in headers:
             batch = view[start : start + header.size]
-            check_batch(header, batch, self._config, now, self.topic_partition, keys_checked=prepared)
+            check_batch(header, batch, self._config, now, self.topic_partition, looked_into=prepared)
             start += header.size
             if header.producer_id >= 0:
                 timed = header if append_time < 0 else msgspec.structs.replace(header, max_timestamp=append_time)

@@ -1,8 +1,10 @@
-"""What a topic takes from a producer: checks of a batch's header, and of its keys where the topic is compacted."""
+"""What a topic takes from a producer: checks of a batch's header, and of its records where the topic's settings ask for
+that.
+"""
 
 import msgspec
 
-from mainstem.log.config import TopicConfig
+from mainstem.log.config import FOREVER, TopicConfig
 from mainstem.log.errors import BatchTooLarge, InvalidRecord, InvalidTimestamp
 from mainstem.records import BatchHeader, iter_headers
 from mainstem.records.batch import set_append_time
@@ -38,9 +40,9 @@ def check_batch(
     now_ms: int,
     where: object,
     *,
-    keys_checked: bool = False,
+    looked_into: bool = False,
 ) -> None:
-    """Refuse what this topic does not take; `keys_checked` says that `check_keys` has passed it.
+    """Refuse what this topic does not take; `looked_into` says that `check_records` has passed it.
 
     Raises:
         BatchTooLarge, InvalidRecord, InvalidTimestamp: the message says what was expected.
@@ -67,15 +69,14 @@ def check_batch(
         raise InvalidRecord(f"{where}: a transactional batch without a producer id")
     if config.message_timestamp_type == "CreateTime":
         _check_timestamps(header, batch, config, now_ms, where)
-    if config.compacts and not keys_checked:
-        check_keys(header, batch, config, where)
+    if looks_inside(config) and not looked_into:
+        check_records(header, batch, config, now_ms, where)
 
 
 def _check_timestamps(
     header: BatchHeader, batch: bytes | memoryview, config: TopicConfig, now_ms: int, where: object
 ) -> None:
-    latest = now_ms + config.message_timestamp_after_max_ms
-    earliest = now_ms - config.message_timestamp_before_max_ms
+    earliest, latest = _times(config, now_ms)
     if header.base_timestamp < -_MOST_MS or header.max_timestamp > _MOST_MS:
         raise InvalidTimestamp(
             f"{where}: timestamps {header.base_timestamp} to {header.max_timestamp} ms, expected what microseconds of 64"
@@ -101,24 +102,47 @@ def _far_records(
     data = record_bytes(header, batch)
     times = [decode_record(header, data, start, end).timestamp for start, end in iter_record_spans(header, data)]
     return tuple(
-        (number, f"timestamp {time}, expected {earliest} to {latest}")
+        (number, _out_of_range(time, earliest, latest))
         for number, time in enumerate(times)
         if time > latest or 0 <= time < earliest
     )
 
 
+def _out_of_range(time: int, earliest: int, latest: int) -> str:
+    return f"timestamp {time}, expected {earliest} to {latest}"
+
+
+def _times(config: TopicConfig, now_ms: int) -> tuple[int, int]:
+    return now_ms - config.message_timestamp_before_max_ms, now_ms + config.message_timestamp_after_max_ms
+
+
+def _bounds_times(config: TopicConfig) -> bool:
+    """A header says the time of the first record and the latest, not the earliest of all."""
+    return config.message_timestamp_type == "CreateTime" and config.message_timestamp_before_max_ms < FOREVER
+
+
+def looks_inside(config: TopicConfig) -> bool:
+    """Each record is looked at."""
+    return config.compacts or _bounds_times(config)
+
+
 def takes_long(header: BatchHeader, config: TopicConfig) -> bool:
     """It is not for the event loop: there is much to unpack, to pack or to go through, perhaps."""
-    if config.compacts and (header.compression != 0 or header.count > _FEW_RECORDS):
+    if looks_inside(config) and (header.compression != 0 or header.count > _FEW_RECORDS):
         return True  # a kilobyte may unpack to 28 MB
     # A few bytes may unpack to `_UNPACKED` times `max.message.bytes`.
     return _codec(header, config) != header.compression and (header.compression != 0 or header.size > _SMALL_BYTES)
 
 
-def check_keys(header: BatchHeader, batch: bytes | memoryview, config: TopicConfig, where: object) -> None:
-    """A compacted topic keeps the last value per key: a record without a key could never go."""
+def check_records(
+    header: BatchHeader, batch: bytes | memoryview, config: TopicConfig, now_ms: int, where: object
+) -> None:
+    """A compacted topic keeps the last value per key: a record without a key could never go. Where records may be so
+    old and no older, none is.
+    """
     data = _unpacked(header, batch, config, where)
-    keyless = []
+    earliest, latest = _times(config, now_ms) if _bounds_times(config) else (-FOREVER, FOREVER)
+    keyless, far = [], []
     for number, (start, _) in enumerate(iter_record_spans(header, data)):
         _, position = read_varint(data, start)
         timestamp_delta, position = read_varint(data, position + 1)
@@ -126,8 +150,16 @@ def check_keys(header: BatchHeader, batch: bytes | memoryview, config: TopicConf
         if offset_delta != number:
             raise InvalidRecord(f"{where}: offset delta {offset_delta} of record {number} of the batch")
         check_deltas(header, timestamp_delta, offset_delta)
-        if read_varint(data, position)[0] < 0:
+        if config.compacts and read_varint(data, position)[0] < 0:
             keyless.append(number)
+        time = header.base_timestamp + timestamp_delta
+        if time > latest or 0 <= time < earliest:
+            far.append((number, _out_of_range(time, earliest, latest)))
+    if far:
+        raise InvalidTimestamp(
+            f"{where}: {len(far)} of its records have timestamps that are not within {earliest} to {latest}",
+            records=tuple(far[:_MOST_NAMED]),
+        )
     if keyless:
         raise InvalidRecord(
             f"{where}: {len(keyless)} of its records are without a key, the topic is compacted",
