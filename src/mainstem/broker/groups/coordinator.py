@@ -119,7 +119,9 @@ class GroupCoordinator:
     # --- the clock ----------------------------------------------------------------------------------------------------
 
     def schedule(self, group: Group) -> None:
-        """Look at the group when its next deadline has come."""
+        """Look at the group when its next deadline has come; not at one that another has taken the place of."""
+        if self.groups.get(group.group_id) is not group:
+            return
         deadline = group.next_deadline()
         if deadline is None:
             self._deadlines.discard(group.group_id)

@@ -9,6 +9,7 @@ and another topology than the group has. Acceptable recovery lag and offset inte
 
 from asyncio import Future
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -19,12 +20,13 @@ from mainstem.broker.groups.streams.messages import JOIN, LEAVE, Endpoint, Heart
 from mainstem.broker.groups.streams.tasks import Tasks, TaskSet
 from mainstem.broker.groups.streams.topology import CopartitionGroup, InternalTopic, Subtopology, Topology
 from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.handlers.create_topics import CLUSTER_METADATA
 from mainstem.broker.security.acls import CLUSTER, CREATE, DESCRIBE, GROUP, READ, THE_CLUSTER, TOPIC
 from mainstem.core import is_topic_name
 from mainstem.wire.errors import Code, RequestError
 
 _STATIC: Final = -2
-_INTERNAL: Final = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+_INTERNAL: Final = ("__consumer_offsets", "__transaction_state", "__share_group_state", CLUSTER_METADATA)
 _SHOWN: Final = 3
 """Of many topics that could not be made so many are named."""
 
@@ -194,7 +196,7 @@ def _with_topics(answer: HeartbeatAnswer, group_id: str, ctx: RequestContext) ->
         refused = [topic.name for topic in answer.missing if not ctx.may(CREATE, TOPIC, topic.name)]
     if refused:
         return _with_detail(answer, f"; Unauthorized to CREATE on topics {', '.join(refused)}.")
-    failed = ctx.broker.groups.streams.make_topics(group_id, answer.missing)
+    failed = ctx.broker.groups.streams.make_topics(group_id, answer.missing, partial(ctx.mutate, strict=True))
     if not failed:
         return answer
     told = ", ".join(f"{name} ({reason})" for name, reason in list(failed.items())[:_SHOWN])

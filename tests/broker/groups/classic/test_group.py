@@ -663,6 +663,19 @@ def test_an_answer_that_a_crash_has_lost_is_given_again():
     assert (again.error, again.generation, again.leader) == (Code.none, 3, ids["a"])
 
 
+def test_a_group_whose_members_have_no_assignments_is_stable_after_a_crash():
+    """As of clients that want a leader, and nothing else: healthy ones were thrown out."""
+    desk, ids = stable("a", "b")
+    desk.join("b", ids["b"], protocols=OTHER)
+    desk.join("a", ids["a"])
+    desk.sync("b", ids["b"], 3)
+    desk.sync("a", ids["a"], 3, [])
+    assert killed(desk).state is STABLE
+    desk.pass_time(9_000)
+    desk.group.heartbeat(ids["a"], None, 3)
+    assert desk.sync("b", ids["b"], 3).assignment == b""
+
+
 def test_a_generation_that_nobody_assigns_after_a_crash_ends():
     desk, ids = stable("a", "b")
     desk.join("b", ids["b"], protocols=OTHER)

@@ -80,14 +80,25 @@ def test_when_a_group_may_go_back():
     assert not may_downgrade(desk.group, {"a"}, BOTH, ClassicGroupConfig(max_size=0))
 
 
-def test_classic_members_go_on_with_what_they_were_to_have():
+def test_what_a_member_still_had_when_it_joined_is_its_own_unless_another_was_given_it():
+    topics = FakeTopics(t=6)
+    had = write_subscription(Subscription(1, ("t",), {"t": frozenset(range(4))}))
+    group = up(a_classic_group({"a": given(0), "b": given(3)}, metadata=had), topics)
+    of = topics.id_of("t")
+    assert {name: set(member.assigned[of]) for name, member in group.members.items()} == {"a": {0, 1, 2}, "b": {3}}
+    assert group.targets == {"a": {of: {0, 1, 2}}, "b": {of: {3}}}
+
+
+def test_classic_members_go_on_with_what_they_have():
     desk = Classics()
     desk.beat("a")
     b = desk.join(names=("sticky", "range")).member_id
+    kept = desk.told(desk.beat("a", 2, reported=(0, 1, 2, 3)))
+    desk.beat("a", 2, reported=kept)
+    assert desk.join(b, names=("sticky", "range")).generation == 3
     classic, value = downgraded(desk.group, {"a"}, desk.clock, ClassicGroupConfig())
     assert (classic.generation, classic.state, classic.protocol, classic.members.leader) == (3, STABLE, "sticky", b)
-    target = {number for _, numbers in desk.group.targets[b].items() for number in numbers}
-    assert read_assignment(value.members[0].assignment).partitions == {"t": target}
+    assert read_assignment(value.members[0].assignment).partitions == {"t": {0, 1, 2, 3} - set(kept)}
     assert [protocol.name for protocol in classic.members[b].protocols] == ["sticky", "range"]
     assert classic.subscribed_topics == {"t"}
 

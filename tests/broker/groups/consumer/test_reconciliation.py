@@ -60,6 +60,13 @@ def test_what_it_does_not_have_any_more_need_not_be_given_up():
     assert (after.epoch, after.state, after.revoking) == (2, STABLE, {})
 
 
+def test_what_it_has_just_given_up_it_may_have_again_at_once():
+    """It was counted as somebody's for one more heartbeat, in which nobody read it."""
+    member = a_member(state=UNREVOKED, assigned=sets(t=(0,)), revoking=sets(t=(1,)))
+    after = step(member, sets(t=(0, 1)), epoch=3, others=[(T, 0), (T, 1)], reported=sets(t=(0,)))
+    assert (after.epoch, after.state, after.assigned, after.revoking) == (3, STABLE, {T: {0: 1, 1: 3}}, {})
+
+
 def test_it_waits_for_what_others_have_in_the_new_epoch():
     after = step(a_member(), sets(t=(0, 1)), others=[(T, 1)])
     assert (after.epoch, after.state, after.assigned) == (2, UNRELEASED, {T: {0: 2}})

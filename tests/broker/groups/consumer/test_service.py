@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 
 import msgspec
 import pytest
@@ -16,7 +17,7 @@ from mainstem.broker.groups.records import OffsetValue
 from mainstem.core import TopicPartition
 from mainstem.log.errors import StorageError
 from mainstem.wire.errors import Code
-from tests.support.broker import CONFIG, crashed, running, start, stop
+from tests.support.broker import CONFIG, crashed, running, start, stop, until
 
 TOPIC = "facts"
 METADATA = write_subscription(Subscription(1, (TOPIC,)))
@@ -342,6 +343,129 @@ def test_classic_members_that_wait_are_sent_into_the_new_group(tmp_path, clock):
             await consumer.heartbeat("g", a_beat("new"))
             assert (await waiting).error is Code.rebalance_in_progress
             assert len(consumer.get("g").members) == 2
+
+    told(story)
+
+
+async def _down_and_up(broker, _):
+    await broker.groups.consumer.heartbeat("g", a_beat("k"))
+    await broker.groups.consumer.heartbeat("g", a_beat("k", LEAVE))
+    return broker
+
+
+async def _joined_by_another(broker, old):
+    """The next generation is told, and nobody has its part of it yet."""
+    other = broker.groups.classic.join("g", a_join())
+    await until(lambda: len(broker.groups.groups["g"].members) == 2, "another one has come")
+    await broker.groups.classic.join("g", a_join(old, owned=range(4)))
+    await other
+
+
+async def _begun_anew(broker, old):
+    await _joined_by_another(broker, old)
+    broker.groups.classic.join("g", a_join())
+    await until(lambda: len(broker.groups.groups["g"].members) == 3, "a third one has come")
+    return broker
+
+
+async def _killed(broker, old):
+    await _joined_by_another(broker, old)
+    return await crashed(broker, broker.log.path.with_name("b"), broker.clock)
+
+
+@pytest.mark.parametrize("happens", [_down_and_up, _begun_anew, _killed])
+def test_what_a_classic_member_reads_is_nobody_elses_after_an_upgrade(tmp_path, clock, happens):
+    """It was told nothing since it got it, and a member of the consumer protocol was given it, too."""
+
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        await with_topic(broker)
+        old = await a_classic_member(broker.groups)
+        broker = await happens(broker, old)
+        consumer = broker.groups.consumer
+        new = await consumer.heartbeat("g", a_beat("new"))
+        assert numbers(consumer.get("g").members[old].assigned) == [0, 1, 2, 3]
+        assert not new.assignment
+        await stop(broker)
+
+    told(story)
+
+
+def test_a_classic_group_that_is_no_more_takes_nobodys_session(tmp_path, clock):
+    """The last word of its record took the new group's deadline away: who died then was a member for ever."""
+
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            groups, consumer = await with_topic(broker)
+            groups.classic.join("g", a_join(instance="i"))
+            groups.classic.leave("g", [("", "i")])
+            await consumer.heartbeat("g", a_beat("dead"))
+            await asyncio.sleep(0)
+            clock.advance_ms(45_000)
+            groups.expire()
+            assert consumer.get("g").is_empty
+
+    told(story)
+
+
+def test_a_group_that_is_too_large_for_a_classic_ones_record_stays_what_it_is(tmp_path, clock):
+    """Its dead member was one for ever: the downgrade was refused, and nobody looked after it again."""
+
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            groups, consumer = await with_topic(broker)
+            await consumer.heartbeat("g", a_beat("dead"))
+            large = Protocol("range", METADATA + bytes(1_000_000))
+            for _ in range(18):
+                request = msgspec.structs.replace(a_join(), protocols=(large,), rebalance_timeout_ms=600_000)
+                joined = await groups.classic.join("g", request)
+                await groups.classic.sync("g", SyncRequest(member_id=joined.member_id, generation=joined.generation))
+            for _ in range(6):
+                clock.advance_ms(9_000)
+                for member_id in set(consumer.get("g").members) - {"dead"}:
+                    with contextlib.suppress(RebalanceInProgress):
+                        groups.classic.heartbeat("g", member_id, None, consumer.get("g").members[member_id].epoch)
+                groups.expire()
+            assert "dead" not in consumer.get("g").members
+            assert len(consumer.get("g").members) == 18
+
+    told(story)
+
+
+def test_expressions_that_nobody_has_any_more_are_not_kept(tmp_path, clock):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            _, consumer = await with_topic(broker)
+            answer = await consumer.heartbeat("g", a_beat("m", regex="f.*"))
+            for number in range(20):
+                answer = await consumer.heartbeat("g", a_beat("m", answer.epoch, regex=f"f.*{number}?"))
+            assert set(consumer.get("g")._resolved_at) == {"f.*19?"}
+            await consumer.heartbeat("g", a_beat("m", LEAVE))
+            assert set(consumer.get("g")._resolved_at) == set()
+
+    told(story)
+
+
+def test_classic_members_alone_in_a_group_of_the_consumer_protocol_share_what_is_left(tmp_path, clock):
+    """Where no downgrade is allowed: nobody made a new assignment, and what the last other one had nobody read."""
+
+    async def story():
+        config = msgspec.structs.replace(CONFIG, group_consumer_migration_policy="upgrade")
+        async with running(tmp_path, clock, config) as broker:
+            groups = broker.groups
+            old = await downgraded(broker)
+            assert isinstance(groups.groups["g"], ConsumerGroup)
+
+            async def everything():
+                with pytest.raises(RebalanceInProgress):
+                    groups.classic.heartbeat("g", old, None, groups.groups["g"].members[old].epoch)
+                joined = await groups.classic.join("g", a_join(old))
+                synced = await groups.classic.sync("g", SyncRequest(member_id=old, generation=joined.generation))
+                return read_assignment(synced.assignment).partitions[TOPIC]
+
+            assert await everything() == {0, 1, 2, 3}
+            await broker.topics.add_partitions(broker.topics.by_name(TOPIC), 6)
+            assert await everything() == {0, 1, 2, 3, 4, 5}
 
     told(story)
 

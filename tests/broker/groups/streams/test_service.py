@@ -12,7 +12,7 @@ from mainstem.broker.groups.streams.messages import JOIN, LEAVE, Heartbeat
 from mainstem.broker.groups.streams.tasks import NO_TASKS
 from mainstem.broker.groups.streams.topology import InternalTopic, Subtopology, Topology
 from mainstem.core import TopicPartition
-from mainstem.wire.errors import Code
+from mainstem.wire.errors import Code, RequestError
 from tests.support.broker import crashed, running, start, stop, until
 
 TOPIC = "facts"
@@ -179,12 +179,15 @@ def test_a_group_is_deleted_and_one_without_anything_is_forgotten(tmp_path, cloc
 
 
 def test_topics_are_made_once_with_their_settings(tmp_path, clock):
+    counted = []
+
     async def story():
         async with running(tmp_path, clock) as broker:
             streams = broker.groups.streams
             topic = InternalTopic("counts", 3, configs=(("cleanup.policy", "compact"),))
-            assert streams.make_topics("g", [topic]) == {}
-            assert streams.make_topics("g", [topic]) == {}
+            assert streams.make_topics("g", [topic], counted.append) == {}
+            assert streams.make_topics("g", [topic], counted.append) == {}
+            assert counted == [3]
             await until(lambda: broker.topics.get("counts") is not None, "the topic is made")
             made = broker.topics.by_name("counts")
             assert (len(made.logs), made.config) == (3, {"cleanup.policy": "compact"})
@@ -197,19 +200,27 @@ def test_topics_are_made_once_with_their_settings(tmp_path, clock):
     [
         (InternalTopic("counts", 3, replication_factor=2), "Unable to replicate the partition 2 time"),
         (InternalTopic("counts", 3, configs=(("no.such.setting", "1"),)), "no.such.setting"),
+        (InternalTopic("counts", 99), "The throttling quota has been exceeded."),
     ],
 )
 def test_why_a_topic_is_not_made_is_told_for_two_heartbeats(tmp_path, clock, topic, reason):
+    refusals = [None]
+
+    def count(partitions):
+        if partitions == 99 and refusals:
+            refusals.pop()
+            raise RequestError(Code.throttling_quota_exceeded, "The throttling quota has been exceeded.")
+
     async def story():
         async with running(tmp_path, clock) as broker:
             streams = broker.groups.streams
-            streams.make_topics("g", [topic])
-            await until(lambda: streams.make_topics("g", [topic]), "it has failed")
-            assert reason in streams.make_topics("g", [topic])["counts"]
+            streams.make_topics("g", [topic], count)
+            await until(lambda: streams.make_topics("g", [topic], count), "it has failed")
+            assert reason in streams.make_topics("g", [topic], count)["counts"]
             clock.advance_ms(9_999)
-            assert streams.make_topics("g", [topic])
+            assert streams.make_topics("g", [topic], count)
             clock.advance_ms(1)
-            assert streams.make_topics("g", [topic]) == {}
+            assert streams.make_topics("g", [topic], count) == {}
 
     told(story)
 

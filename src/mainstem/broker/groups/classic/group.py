@@ -9,9 +9,9 @@ in the `Step` of whatever call decided it. A step may also hold a record: the ca
 calls `Step.after_stored`, which leads to one more step. Deadlines are the group's own: `next_deadline` says when
 `expire` has something to do.
 
-What a member was told holds after a crash: a generation is stored before anybody hears of it, without assignments, and
-who has left is gone. Kafka stores neither: there the first SyncGroup after a crash ends a consumer's session, and a
-member that has left holds the rebalance up until its session ends.
+What a member was told holds after a crash: a generation is stored before anybody hears of it, with the assignments of
+the one before, which members may have still; and who has left is gone. Kafka stores neither: there the first SyncGroup
+after a crash ends a consumer's session, and a member that has left holds the rebalance up until its session ends.
 
 The protocol type (`consumer`, `connect`, …) and the protocols' bytes are the members' affair; only for `consumer` the
 subscribed topics are read, since offsets of subscribed topics neither expire nor may be deleted.
@@ -78,6 +78,9 @@ TRANSITIONS: Final[dict[GroupState, frozenset[GroupState]]] = {
 LARGE: Final = 200
 """Members: the record of a larger group is not written again for each that leaves, only with the next generation."""
 
+UNASSIGNED: Final = -2
+"""Stored as the time of a generation that has no assignment yet. Kafka stores none."""
+
 LEAST_RETRY_MS: Final = 1_000
 """Between two looks whether an absent static member is back, however short its rebalance timeout."""
 
@@ -125,16 +128,16 @@ class ClassicGroup(Group):
     def restore(cls, group_id: str, value: GroupValue, clock: Clock, config: ClassicGroupConfig) -> "ClassicGroup":
         """The group as it was stored. Its members are given one session timeout to be heard of.
 
-        Without a leader, somebody has left and the others are to join again; without any assignment, the leader is to
-        bring it.
+        Without a leader, somebody has left and the others are to join again. Since `UNASSIGNED`, the leader is to bring
+        the assignment.
         """
         group = cls(group_id, clock, config)
         group.protocol_type = value.protocol_type or None
         group.generation = value.generation
-        group.state_since_ms = value.state_since_ms
+        group.state_since_ms = max(value.state_since_ms, -1)
         if value.members:
             group.protocol, group.members.leader = value.protocol, value.leader
-            is_assigned = any(each.assignment for each in value.members)
+            is_assigned = value.state_since_ms != UNASSIGNED
             group.state = PREPARING if value.leader is None else STABLE if is_assigned else COMPLETING
         for each in value.members:
             request = JoinRequest(
@@ -167,6 +170,10 @@ class ClassicGroup(Group):
             self.state_since_ms,
             tuple(m.stored(self.protocol, assignments.get(m.member_id, b"")) for m in self.members.values()),
         )
+
+    def _given(self) -> dict[str, bytes]:
+        """What members were given last."""
+        return {member.member_id: member.assignment for member in self.members.values()}
 
     def _value_without_new(self) -> GroupValue:
         """In the middle of a rebalance: who has not been in a generation yet asks for a new id after a crash."""
@@ -313,7 +320,7 @@ class ClassicGroup(Group):
                 self._rearm(member)  # its session may have ended while it waited
             return after
 
-        step.record = self._value({m.member_id: m.assignment for m in self.members.values()})
+        step.record = self._value(self._given())
         step.after_stored = stored
 
     def _add(self, member_id: str, request: JoinRequest, reply: JoinReply, step: Step) -> None:
@@ -360,7 +367,6 @@ class ClassicGroup(Group):
     def _prepare_rebalance(self, step: Step) -> None:
         if self.state is COMPLETING:
             for member in self.members.values():
-                member.assignment = b""
                 self._answer_sync(member, SyncAnswer(error=Code.rebalance_in_progress), step)
         self._waiting_for_sync.clear()
         self._sync_deadline = None
@@ -413,7 +419,7 @@ class ClassicGroup(Group):
         self._become(COMPLETING)
         self._is_told = False
         generation = self.generation
-        step.record = self._value({})
+        step.record = msgspec.structs.replace(self._value(self._given()), state_since_ms=UNASSIGNED)
         step.after_stored = lambda: self._formed(generation)
 
     def _formed(self, generation: int) -> Step:

@@ -46,7 +46,7 @@ def join(group: ConsumerGroup, request: JoinRequest) -> Change[JoinAnswer]:
         after = group.advance(before, wanted, by_id(subscription.owned, group.topics), {})
         group.drop_deadline(after.member_id, CLASSIC_JOIN)
         group.set_deadline(after.member_id, SESSION, request.session_timeout_ms)
-        group.set_deadline(after.member_id, CLASSIC_SYNC, request.rebalance_timeout_ms)
+        group.set_deadline(after.member_id, CLASSIC_SYNC, _rebalance_timeout_ms(after))
         return group.change(joined(after))
 
 
@@ -120,7 +120,7 @@ def sync(group: ConsumerGroup, request: SyncRequest) -> SyncAnswer:
     if request.protocol not in (None, name):
         raise InconsistentProtocol(group.group_id, f"protocol {name!r}, found {request.protocol!r}")
     if group.target_epoch > member.epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
-        group.set_deadline(member.member_id, CLASSIC_JOIN, member.rebalance_timeout_ms, if_absent=True)
+        group.set_deadline(member.member_id, CLASSIC_JOIN, _rebalance_timeout_ms(member), if_absent=True)
         raise RebalanceInProgress(group.group_id, f"member {member.member_id} is to join again")
     group.drop_deadline(member.member_id, CLASSIC_SYNC)
     group.set_deadline(member.member_id, SESSION, classic.session_timeout_ms)
@@ -147,8 +147,14 @@ def heartbeat(group: ConsumerGroup, member_id: str, instance_id: str | None, gen
         or member.state is MemberState.UNREVOKED_PARTITIONS
         or (waits and not group.waits_for_others(member))
     ):
-        group.set_deadline(member_id, CLASSIC_JOIN, member.rebalance_timeout_ms, if_absent=True)
+        group.set_deadline(member_id, CLASSIC_JOIN, _rebalance_timeout_ms(member), if_absent=True)
         raise RebalanceInProgress(group.group_id, f"member {member_id} is to join again")
+
+
+def _rebalance_timeout_ms(member: Member) -> int:
+    """Who names none, 0 or less, is given as long as its session."""
+    assert member.classic is not None
+    return member.rebalance_timeout_ms if member.rebalance_timeout_ms > 0 else member.classic.session_timeout_ms
 
 
 def leaving(group: ConsumerGroup, member_id: str, instance_id: str | None) -> Member:

@@ -275,6 +275,13 @@ class ConsumerGroup(ModernGroup[Key, Value]):
         else:
             self.drop_deadline(member.member_id, REBALANCE)
 
+    def follow_topics(self) -> Change[None]:
+        """Make the target assignment anew if topics or members have changed since it was made."""
+        with self.changing():
+            self._follow_topics({}, changed=False)
+            self._assign()
+            return self.change(None)
+
     def _follow_topics(self, resolved: Mapping[str, Resolved], *, changed: bool) -> None:
         """Raise the group's epoch if anything that the target assignment is made of has changed."""
         for regex, found in resolved.items():
@@ -504,6 +511,7 @@ class ConsumerGroup(ModernGroup[Key, Value]):
                 self._subscribed = None
             case RegexKey(), _:
                 self.regexes.pop(key.expression, None)
+                self._resolved_at.pop(key.expression, None)
                 self._subscribed = None
 
     def _put_member(self, member_id: str, value: MemberValue | None) -> None:

@@ -8,6 +8,8 @@ import enum
 from collections.abc import Callable, Collection
 from typing import Final
 
+import msgspec
+
 from mainstem.broker.fields import CorruptCoordinatorRecord
 from mainstem.broker.groups.classic.group import ClassicGroup
 from mainstem.broker.groups.classic.messages import Protocol
@@ -26,7 +28,7 @@ from mainstem.broker.groups.consumer.records import (
 )
 from mainstem.broker.groups.embedded import read_assignment, read_subscription
 from mainstem.broker.groups.errors import UnknownGroup
-from mainstem.broker.groups.modern.partitions import Assignment, each, owned_since
+from mainstem.broker.groups.modern.partitions import Assignment, assignment_of, each, owned_since
 from mainstem.broker.groups.modern.records import TargetMemberValue, TargetValue
 from mainstem.broker.groups.modern.subscriptions import TopicsView, topics_hash
 from mainstem.broker.groups.records import GroupValue
@@ -89,7 +91,9 @@ def upgraded(
 
 
 def _read_members(classic: ClassicGroup, topics: TopicsView) -> list[tuple[Member, Assignment]]:
+    """Each with what it has: what it was given last, and what it still had when it joined, if that is nobody else's."""
     found: list[tuple[Member, Assignment]] = []
+    still_had: list[Assignment] = []
     taken = set()
     for member in classic.members.values():
         try:
@@ -109,6 +113,7 @@ def _read_members(classic: ClassicGroup, topics: TopicsView) -> list[tuple[Membe
             if partition in taken:
                 raise UnknownGroup(classic.group_id, "cannot be upgraded: a partition is assigned to two members")
             taken.add(partition)
+        still_had.append(by_id(subscription.owned, topics))
         found.append(
             (
                 Member(
@@ -124,12 +129,18 @@ def _read_members(classic: ClassicGroup, topics: TopicsView) -> list[tuple[Membe
                     ),
                     epoch=classic.generation,
                     previous_epoch=classic.generation,
-                    assigned=owned_since(assignment, classic.generation),
                 ),
                 assignment,
             )
         )
-    return found
+    upgraded_members: list[tuple[Member, Assignment]] = []
+    for (each_member, given_last), had in zip(found, still_had, strict=True):
+        kept = [partition for partition in each(had) if partition not in taken]
+        taken.update(kept)
+        has = assignment_of([*each(given_last), *kept])
+        assigned = owned_since(has, classic.generation)
+        upgraded_members.append((msgspec.structs.replace(each_member, assigned=assigned), has))
+    return upgraded_members
 
 
 def may_downgrade(
@@ -137,10 +148,8 @@ def may_downgrade(
 ) -> bool:
     """True if without these members, all others speak the classic protocol, and may form a classic group."""
     left = [member for member_id, member in group.members.items() if member_id not in gone]
-    last_of_the_others = any(group.members[member_id].classic is None for member_id in gone)
     return (
         bool(left)
-        and last_of_the_others
         and all(member.classic is not None for member in left)
         and policy.downgrades
         and len(left) <= config.max_size
@@ -171,7 +180,7 @@ def _vote(members: list[Member]) -> str:
 def _stored(group: ConsumerGroup, member: Member, protocol: str) -> ClassicMemberValue:
     assert member.classic is not None
     metadata = dict(member.classic.protocols)[protocol]
-    target = owned_since(group.targets.get(member.member_id, {}), 0)
+    has = owned_since(assignment_of([*each(member.assigned), *each(member.revoking)]), 0)
     return ClassicMemberValue(
         member.member_id,
         member.instance_id,
@@ -180,5 +189,5 @@ def _stored(group: ConsumerGroup, member: Member, protocol: str) -> ClassicMembe
         member.rebalance_timeout_ms,
         member.classic.session_timeout_ms,
         metadata,
-        embedded(target, metadata, group.topics),
+        embedded(has, metadata, group.topics),
     )

@@ -71,7 +71,8 @@ def _step_on(
         _put(keeps, topic_id, {number: epoch for number, epoch in has.items() if number in wanted})
         _put(revoking, topic_id, {number: epoch for number, epoch in has.items() if number not in wanted})
         missing = [number for number in sorted(wanted) if number not in has]
-        free = [number for number in missing if not is_owned(topic_id, number)]
+        given_up = member.revoking.get(topic_id, {})  # by this one, which is to have it after all
+        free = [number for number in missing if number in given_up or not is_owned(topic_id, number)]
         unreleased |= len(free) < len(missing)
         _put(gets, topic_id, dict.fromkeys(free, target_epoch))
     if revoking and _still_has(reported, revoking):

@@ -18,7 +18,7 @@ from mainstem.broker.groups.consumer.group import ConsumerGroup, Resolved
 from mainstem.broker.groups.consumer.messages import JOIN, LEAVE, LEAVE_FOR_A_WHILE, Heartbeat, HeartbeatAnswer
 from mainstem.broker.groups.consumer.migration import MigrationPolicy
 from mainstem.broker.groups.consumer.records import Key, Value
-from mainstem.broker.groups.errors import GroupError, UnknownGroup
+from mainstem.broker.groups.errors import GroupError, RecordTooLarge, UnknownGroup
 from mainstem.broker.groups.membership import Entry, Group
 from mainstem.broker.groups.modern.group import Change
 from mainstem.broker.groups.modern.service import ModernGroups
@@ -177,13 +177,20 @@ class ConsumerGroups(ModernGroups[ConsumerGroup, Key, Value]):
     def _remove(self, group: ConsumerGroup, member_ids: Sequence[str], answer: T) -> "asyncio.Future[T]":
         """Members are gone; if those that are left all speak the classic protocol, the group becomes a classic one."""
         if migration.may_downgrade(group, member_ids, self._policy, self._coordinator.classic.config):
-            return self._downgrade(group, Change([], answer, lambda: None), member_ids, rebalances=True)
+            # Who was overdue is so again: each is told once.
+            change = Change([], answer, lambda: group.start_sessions(only_missing=True))
+            stored = self._downgrade(group, change, member_ids, rebalances=True)
+            if not (is_refused(stored) and isinstance(stored.exception(), RecordTooLarge)):
+                return then(stored, lambda _: answer)
         return self._take(group, group.remove(member_ids, answer))
 
     def _downgrade(
         self, group: ConsumerGroup, change: Change[T], gone: Iterable[str], *, rebalances: bool
-    ) -> "asyncio.Future[T]":
-        """After `change`, and without who is `gone`, it is a classic group; if that is refused, all is as before."""
+    ) -> "asyncio.Future[int]":
+        """After `change`, and without who is `gone`, it is a classic group; if that is refused, all is as before.
+
+        Done when it is durable.
+        """
         classic, value = migration.downgraded(group, set(gone), self._clock, self._coordinator.classic.config)
         group_id = group.group_id
         if rebalances:  # so a start knows it, too: without a leader, members are to join again
@@ -197,7 +204,7 @@ class ConsumerGroups(ModernGroups[ConsumerGroup, Key, Value]):
             if rebalances:
                 self._coordinator.classic.rebalance(classic)
             self._coordinator.schedule(classic)
-        return then(stored, lambda _: change.answer)
+        return stored
 
     # --- the classic protocol, in a group of this one -----------------------------------------------------------------
 
@@ -217,7 +224,7 @@ class ConsumerGroups(ModernGroups[ConsumerGroup, Key, Value]):
             if not (last_of_the_others and fits and self._policy.downgrades):
                 return self._take(group, change)
             settled = all(member.is_reconciled_to(group.epoch) for member in group.members.values())
-            return self._downgrade(group, change, (), rebalances=not settled)
+            return then(self._downgrade(group, change, (), rebalances=not settled), lambda _: change.answer)
 
         return self._answered(run, refused)
 
@@ -236,6 +243,8 @@ class ConsumerGroups(ModernGroups[ConsumerGroup, Key, Value]):
         Raises:
             GroupError: it is not a member (any more), or is to join again.
         """
+        if (change := group.follow_topics()).entries:  # where all members are of that protocol nobody else does
+            self._take(group, change)
         try:
             classic_members.heartbeat(group, member_id, instance_id, generation)
         finally:

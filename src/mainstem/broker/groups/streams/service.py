@@ -6,7 +6,7 @@ fails with is told for two heartbeats, and then it is tried again.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from mainstem.broker.answers import then
@@ -76,14 +76,25 @@ class StreamsGroups(ModernGroups[StreamsGroup, Key, Value]):
 
     # --- topics -------------------------------------------------------------------------------------------------------
 
-    def make_topics(self, group_id: str, topics: Sequence[InternalTopic]) -> dict[str, str]:
-        """Begin to make topics that a topology needs; those that could not be made a moment ago, and why."""
+    def make_topics(
+        self, group_id: str, topics: Sequence[InternalTopic], count: Callable[[int], None]
+    ) -> dict[str, str]:
+        """Begin to make topics that a topology needs; those that could not be made a moment ago, and why.
+
+        `count` is told of their partitions, and raises where the client's quota has no room for them.
+        """
         now = self._clock.monotonic()
         self._failed = {name: failure for name, failure in self._failed.items() if failure[1] > now}
         for topic in topics:
-            if topic.name not in self._making and topic.name not in self._failed:
-                self._making.add(topic.name)
-                self._broker.spawn(self._make(group_id, topic), name="make a topic of a streams group")
+            if topic.name in self._making or topic.name in self._failed:
+                continue
+            try:
+                count(topic.partitions)
+            except MainstemError as error:
+                self._note_failure(group_id, topic, error)
+                continue
+            self._making.add(topic.name)
+            self._broker.spawn(self._make(group_id, topic), name="make a topic of a streams group")
         return {topic.name: self._failed[topic.name][0] for topic in topics if topic.name in self._failed}
 
     async def _make(self, group_id: str, topic: InternalTopic) -> None:
@@ -96,8 +107,11 @@ class StreamsGroups(ModernGroups[StreamsGroup, Key, Value]):
                 )
             await self._broker.topics.create(topic.name, topic.partitions, dict(topic.configs))
         except MainstemError as error:
-            until = self._clock.monotonic() + 2 * self.settings(group_id).heartbeat_interval_ms / 1000
-            self._failed[topic.name] = str(error), until
-            log.warning("topic_not_made", group=group_id, topic=topic.name, reason=str(error))
+            self._note_failure(group_id, topic, error)
         finally:
             self._making.discard(topic.name)
+
+    def _note_failure(self, group_id: str, topic: InternalTopic, error: MainstemError) -> None:
+        until = self._clock.monotonic() + 2 * self.settings(group_id).heartbeat_interval_ms / 1000
+        self._failed[topic.name] = str(error), until
+        log.warning("topic_not_made", group=group_id, topic=topic.name, reason=str(error))
