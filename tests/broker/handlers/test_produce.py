@@ -157,6 +157,25 @@ def test_g6_version_2_adds_the_partition_with_the_batch(raw, topic):
     assert (answer.error_code, answer.producer_epoch) == (Code.none, producer.producer_epoch + 1)
 
 
+def test_g6_version_2_adds_all_partitions_of_a_request_that_have_a_transactions_batches(raw, topic):
+    """Also that of one which is refused, as Kafka does; not that of a batch beside the transaction."""
+    name = uuid.uuid4().hex
+    raw.call(37, 3, topics=[{"name": topic, "count": 4, "assignments": None}], timeout=9_000, validate_only=False)
+    producer = raw.init(name)
+    identity = {"producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch}
+    whole = batch(b"x", base_sequence=0, transactional=True, **identity)
+    damaged = whole[:-1] + bytes([whole[-1] ^ 1])
+    beside = batch(b"x")
+    data = [{"index": index, "records": each} for index, each in enumerate((whole, damaged, beside, whole))]
+    topics = [{"name": topic, "partition_data": data}]
+    answer = raw.call(0, 12, transactional_id=name, acks=-1, timeout=30_000, topic_data=topics)
+    codes = [each.error_code for each in answer.responses[0].partition_responses]
+    assert codes == [Code.none, Code.corrupt_message, Code.none, Code.none]
+    (told,) = raw.call(65, 0, transactional_ids=[name]).transaction_states
+    assert sorted(told.topics[0].partitions) == [0, 1, 3]
+    assert raw.call(26, 5, transactional_id=name, committed=True, **identity).error_code is Code.none
+
+
 def test_a_transactional_batch_needs_a_transactional_id(raw, topic):
     stray = batch(b"x", producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
     assert produce(raw, topic, stray).error_code is Code.invalid_txn_state

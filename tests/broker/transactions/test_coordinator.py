@@ -282,6 +282,26 @@ def test_an_implicit_add_during_the_end_is_to_be_asked_again(tmp_path, clock):
     asyncio.run(story())
 
 
+def test_partitions_of_one_request_are_added_with_one_record(tmp_path, clock):
+    """Each wrote all that came before it once more: 200 MB for a request to 10,000 partitions."""
+
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            await a_topic(broker)
+            transactions = broker.transactions
+            producer = await transactions.initialize("t", 60_000)
+            before = sum(each.log_end_offset for each in transactions.storage.logs)
+            for partition in (A, B):
+                added = transactions.verify_or_add(
+                    "t", *last_fields(producer), partition, implicit_add=True, beside={A, B}
+                )
+                assert added is None
+            assert transactions.describe("t").partitions == {A, B}
+            assert sum(each.log_end_offset for each in transactions.storage.logs) == before + 1
+
+    asyncio.run(story())
+
+
 def test_an_open_transaction_is_aborted_by_the_clock(tmp_path, clock):
     async def story():
         async with running(tmp_path, clock) as broker:

@@ -25,7 +25,7 @@ from mainstem.broker.answers import Later
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.recompression import Growth
 from mainstem.broker.security.acls import TOPIC, TRANSACTIONAL_ID, WRITE
-from mainstem.core import MainstemError
+from mainstem.core import MainstemError, TopicPartition
 from mainstem.log import AppendResult, OutOfOrderSequence, PartitionLog, RefusedBatch, StorageError, TopicConfig
 from mainstem.records import BatchHeader, Span, iter_spans
 from mainstem.records.batch import COMPRESSION_MASK, LOW_ATTRIBUTES, TRANSACTIONAL
@@ -201,6 +201,8 @@ class _Produce:
         self._results: list[tuple[TopicRecords, list[PartitionResult]]] = []
         self._open = 1  # appends that are not durable yet, and one for the starting itself
         self._todo: list[_Append] = []
+        self._transactional: frozenset[TopicPartition] = frozenset()
+        """Of a transaction, those that the client may write to."""
         self.answer = Later()
 
     def start(self) -> bool:
@@ -214,6 +216,10 @@ class _Produce:
                     self._todo.append(_Append(partition_log, _checked(each.records, self._ctx.version), result))
                 except MainstemError as error:
                     _refuse(result, error, self._ctx.version)
+        if self._request.transactional_id is not None:
+            self._transactional = frozenset(
+                each.log.topic_partition for each in self._todo if _begins_transactional(each.records)
+            )
         try:
             self._append_all()
         except _Waits:
@@ -298,6 +304,7 @@ class _Produce:
                 header.producer_epoch,
                 partition_log.topic_partition,
                 implicit_add=adds,
+                beside=self._transactional,
             )
             if added is not None:
                 raise _Waits(partial(asyncio.shield, added), is_ours=False)
@@ -367,6 +374,10 @@ def _checked(records: memoryview | None, version: int) -> memoryview:
             Code.unsupported_compression_type, f"zstd takes version {_FIRST_WITH_ZSTD} of Produce, found {version}"
         )
     return records
+
+
+def _begins_transactional(records: memoryview) -> bool:
+    return len(records) > LOW_ATTRIBUTES and bool(records[LOW_ATTRIBUTES] & TRANSACTIONAL)
 
 
 def _is_transactional(records: memoryview, span: Span) -> bool:

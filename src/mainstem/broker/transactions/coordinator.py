@@ -173,11 +173,13 @@ class TransactionCoordinator:
         topic_partition: TopicPartition,
         *,
         implicit_add: bool,
+        beside: Set[TopicPartition] = frozenset(),
     ) -> "asyncio.Future[Any] | None":
         """May the producer write to the partition in the same turn of the loop (KIP-890)?
 
-        None says yes: the partition belongs to its transaction, with `implicit_add` from now on. A future says that
-        the last transaction is being ended, or that its end is not durable yet: ask again when it is done.
+        None says yes: the partition belongs to its transaction, with `implicit_add` from now on, and so do those
+        `beside` it, which are asked about next: one record for all of them. A future says that the last transaction is
+        being ended, or that its end is not durable yet: ask again when it is done.
 
         Raises:
             StaleProducerEpoch: the producer is fenced.
@@ -198,8 +200,10 @@ class TransactionCoordinator:
             if entry is not None and entry.ending is not None:
                 transaction.check_producer(current, transactional_id, producer)
                 return asyncio.shield(entry.ending)
+            added = current is not None and current.state is ONGOING and topic_partition in current.partitions
+            partitions = {topic_partition} if added else {topic_partition, *beside}
             after = transaction.add(
-                current, transactional_id, producer, {topic_partition}, self._clock.now_ms(), implicit=True
+                current, transactional_id, producer, partitions, self._clock.now_ms(), implicit=True
             )
             waits = entry is not None and transaction.needs_end_stored(entry.transaction)
             if waits and entry is not None and entry.stored is not None and not entry.stored.done():
