@@ -121,6 +121,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
         "test_what_a_setting_is_for_is_told_in_the_words_of_the_page_of_settings",
         "test_not_all_of_kafkas_names_are_told_of_the_broker",
         "test_other_resources",
+        "test_what_a_group_may_not_have",
         "test_loggers_and_metrics_of_clients_have_nothing_to_set",
     ),
     "Streams groups are as in Kafka": (

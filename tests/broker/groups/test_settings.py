@@ -65,7 +65,8 @@ def test_what_a_group_may_not_have(tmp_path):
         )
         broker = await start(tmp_path, ManualClock(), config)
         settings = broker.groups.settings
-        for values in ({"x": "1"}, {SESSION: "x"}, {SESSION: "0"}, {SESSION: "5000"}, {HEARTBEAT: "50000"}):
+        offload = {"consumer.assignor.offload.enable": "true"}
+        for values in (offload, {"x": "1"}, {SESSION: "x"}, {SESSION: "0"}, {SESSION: "5000"}, {HEARTBEAT: "50000"}):
             with pytest.raises(RequestError) as refused:
                 settings.check(values)
             assert refused.value.code is Code.invalid_config
