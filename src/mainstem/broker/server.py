@@ -34,6 +34,7 @@ from mainstem.core import Clock, SystemClock, TopicPartition
 from mainstem.core.address import format_address
 from mainstem.core.forks import keep_from_forks
 from mainstem.core.logging import get_logger
+from mainstem.core.threads import LastingThreads
 from mainstem.log import LogDirectory, PartitionLog
 from mainstem.log.limits import connections_limit
 
@@ -48,6 +49,7 @@ _GOOD_BYE_SECONDS = 1.0
 _IDLE_CHECK_SECONDS = 10.0
 _STRANGERS_SHARE = 8
 _FETCHED, _UNASKED = 4, 2  # times the budget of requests
+_PATTERN_THREADS = 2
 
 log = get_logger()
 
@@ -283,6 +285,13 @@ class Broker:
         from mainstem.broker.security.sasl import mechanisms
 
         return mechanisms(self.credentials, self.config, self.clock)
+
+    @cached_property
+    def pattern_threads(self) -> LastingThreads:
+        """For clients' regular expressions, and nothing else: they may take minutes, and others want to log in."""
+        threads = LastingThreads(_PATTERN_THREADS, "broker-patterns")
+        self._stack.callback(threads.shutdown, wait=False)
+        return threads
 
     def _quotas_changed(self, quotas: Quotas) -> None:
         self.metering = quotas if quotas.of_clients else None

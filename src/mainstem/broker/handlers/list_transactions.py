@@ -5,10 +5,11 @@ partition keeps some from being known, COORDINATOR_NOT_AVAILABLE says so beside 
 
 1: only transactions that have run longer than a duration (KIP-994). 2: a regular expression for the transactional id
 (KIP-1152). It is RE2's, as in Kafka: Python's `re` takes minutes for `(a+)+` and forty letters. What RE2 needs may
-still be seconds for many long ids, so it runs in a thread.
+still be seconds for one long id, so it runs in a thread, and only for as long as the client is there.
 """
 
-import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from mainstem.broker.handlers import RequestContext, handler
@@ -19,7 +20,7 @@ from mainstem.wire.errors import Code, RequestError
 
 
 @handler(66)
-async def list_transactions(request: Any, ctx: RequestContext) -> dict[str, Any]:
+async def list_transactions(request: Any, ctx: RequestContext) -> dict[str, Any] | None:
     names = {state.label for state in TransactionState}
     states, producer_ids = frozenset(request.state_filters), frozenset(request.producer_id_filters)
     now, duration = ctx.broker.clock.now_ms(), getattr(request, "duration_filter", -1)
@@ -34,7 +35,10 @@ async def list_transactions(request: Any, ctx: RequestContext) -> dict[str, Any]
     found = [each for each in ctx.broker.transactions.all_transactions() if passes(each)]
     found = [each for each in found if ctx.may(DESCRIBE, TRANSACTIONAL_ID, each.transactional_id)]
     if pattern := getattr(request, "transactional_id_pattern", None):
-        found = await asyncio.to_thread(_matching, pattern, found)
+        matching = partial(_matching, pattern, found, lambda: ctx.connection.closed)
+        found = await ctx.broker.loop.run_in_executor(ctx.broker.pattern_threads, matching)
+        if ctx.connection.closed:
+            return None
     return {
         "error_code": Code.none if ctx.broker.transactions.storage.knows_all else Code.coordinator_not_available,
         "unknown_state_filters": [name for name in request.state_filters if name not in names],
@@ -49,10 +53,20 @@ async def list_transactions(request: Any, ctx: RequestContext) -> dict[str, Any]
     }
 
 
-def _matching(pattern: str, transactions: "list[Transaction]") -> "list[Transaction]":
-    """Those whose id the pattern matches as a whole; in a thread, so nothing else of them is looked at."""
+def _matching(pattern: str, transactions: "list[Transaction]", has_gone: Callable[[], bool]) -> "list[Transaction]":
+    """Those whose id the pattern matches as a whole; in a thread, so nothing else of them is looked at. Once the client
+    has gone, no further one is.
+    """
+    found: list[Transaction] = []
+    if has_gone():  # while others had the threads
+        return found
     try:
         matches = whole_match(pattern)
     except BadPattern as error:
         raise RequestError(Code.invalid_regular_expression, str(error)) from None
-    return [each for each in transactions if matches(each.transactional_id)]
+    for each in transactions:
+        if has_gone():
+            break
+        if matches(each.transactional_id):
+            found.append(each)
+    return found

@@ -122,7 +122,9 @@ class ConsumerGroups(ModernGroups[ConsumerGroup, Key, Value]):
         found: dict[str, Resolved] = {}
         for expression in sorted(expressions):
             try:
-                topics = await asyncio.to_thread(matching, expression, names)
+                topics = await self._broker.loop.run_in_executor(
+                    self._broker.pattern_threads, matching, expression, names
+                )
             except GroupError as error:
                 if expression == asked:
                     raise
