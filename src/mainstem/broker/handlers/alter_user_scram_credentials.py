@@ -5,6 +5,8 @@ user with an error nothing is changed. The client has salted and iterated the pa
 """
 
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from mainstem.broker.handlers import RequestContext, handler
@@ -17,22 +19,26 @@ from mainstem.wire.errors import Code, RequestError, code_of
 async def alter_user_scram_credentials(request: Any, ctx: RequestContext) -> dict[str, Any]:
     ctx.check(ALTER, CLUSTER, THE_CLUSTER)
     credentials = ctx.broker.credentials
-    changes = [*request.deletions, *request.upsertions]
-    times = Counter((each.name, each.mechanism) for each in changes)
+    times = Counter((each.name, each.mechanism) for each in (*request.deletions, *request.upsertions))
     both = {each.name for each in request.deletions} & {each.name for each in request.upsertions}
     refused: dict[str, RequestError] = {}
-    for each in changes:
+
+    def look(each: Any, check: Callable[[], None]) -> None:
+        """Whether a change may be made; of a user, the first that may not is told."""
         if times[each.name, each.mechanism] > 1 or each.name in both:
             text = "A user credential cannot be altered twice in the same request"
             refused.setdefault(each.name, RequestError(Code.duplicate_resource, text))
-            continue
+            return
         try:
-            if each in request.deletions:
-                credentials.check_deletion(each.name, each.mechanism)
-            else:
-                credentials.check_upsertion(each.name, each.mechanism, each.iterations, bytes(each.salted_password))
+            check()
         except RequestError as error:
             refused.setdefault(each.name, error)
+
+    for each in request.deletions:
+        look(each, partial(credentials.check_deletion, each.name, each.mechanism))
+    for each in request.upsertions:
+        salted_password = bytes(each.salted_password)
+        look(each, partial(credentials.check_upsertion, each.name, each.mechanism, each.iterations, salted_password))
     try:
         await credentials.change(
             ((each.name, each.mechanism) for each in request.deletions if each.name not in refused),
