@@ -1,3 +1,4 @@
+import difflib
 from typing import Literal
 
 import msgspec
@@ -87,3 +88,13 @@ def test_the_nearest_name_is_suggested():
     assert (nearest("segmnt_bytes", known), nearest("zzz", known)) == ("segment_bytes", "")
     assert suggestion("zzz", known) == "expected is one of name, segment_bytes"
     assert suggestion("zzz", known, "see there") == "see there"
+
+
+def test_the_nearest_name_is_looked_for_once_however_often_the_mistake_is_made(monkeypatch):
+    """A hundred thousand topics with the same mistake stopped the log for minutes."""
+    looked_for = []
+    matches = difflib.get_close_matches
+    monkeypatch.setattr(difflib, "get_close_matches", lambda *asked: looked_for.append(asked) or matches(*asked))
+    known = ["retention_ms", "segment_ms"]
+    assert {suggestion("retenton_ms", known) for _ in range(100)} == {"did you mean retention_ms?"}
+    assert len(looked_for) == 1

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mainstem.wire import codec
 from mainstem.wire.codec import EntityType
 from mainstem.wire.errors import MalformedFrame
+from mainstem.wire.writing import Encoded
 from tests.support.properties import examples
 from tests.wire.messages import EVERY, as_dict, read_by_kio, values, written_by_kio
 
@@ -83,3 +84,14 @@ def test_unknown_apis_have_no_versions():
 def test_no_message_is_loaded_before_it_is_asked_for():
     code = "import sys, mainstem.wire.codec; print([m for m in sys.modules if m.startswith('kio.schema.metadata')])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("version", [1, 4])
+def test_an_array_whose_items_are_encoded_one_by_one_has_the_same_bytes(version):
+    items = [{"resource_type": 32, "resource_name": f"g{number}", "error_code": number} for number in range(300)]
+    encoded = Encoded()
+    for item in items:
+        codec.encode_item(encoded, 32, version, "results", item)
+    assert len(encoded) == len(items)
+    whole = codec.encode_response(32, version, {"throttle_time": 5, "results": items})
+    assert codec.encode_response(32, version, {"throttle_time": 5, "results": encoded}) == whole

@@ -204,7 +204,7 @@ def check(settings: Mapping[str, str]) -> None:
         if name in TOPIC_DEFAULTS:
             continue
         if name not in WITHOUT_EFFECT:
-            alike = nearest(name, [*TOPIC_DEFAULTS, *WITHOUT_EFFECT])
+            alike = nearest(name, (*TOPIC_DEFAULTS, *WITHOUT_EFFECT))
             hint = f" (or did you mean {alike}?)" if alike else ""
             raise RequestError(Code.invalid_request, f"{_STATIC}: [{name}]: mainstem.toml is where it is given{hint}")
         _check_number(name, value, whole=WITHOUT_EFFECT[name].isdigit())

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal, get_args, get_origin
 
 import msgspec
@@ -18,12 +19,13 @@ def suggestion(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """What to do about an unknown name: take the nearest one that is known;
     where none is near, `otherwise` or all of them.
     """
-    names = sorted(known)
+    names = tuple(sorted(known))
     close = nearest(name, names)
     return f"did you mean {close}?" if close else otherwise or f"expected is one of {', '.join(names)}"
 
 
-def nearest(name: str, known: Sequence[str]) -> str:
+@lru_cache(maxsize=64)  # a request may make the same mistake thousands of times, each worth a millisecond
+def nearest(name: str, known: tuple[str, ...]) -> str:
     """That of the known names which `name` may have been meant to be; "" where none is alike."""
     from difflib import get_close_matches  # here: a start of the log with good settings needs none of it
 

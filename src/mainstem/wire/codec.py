@@ -17,7 +17,7 @@ from typing import Any
 from mainstem.wire.fields import Buffer, take_apart
 from mainstem.wire.kafka import EntityType, api_key_map, schema_name_map
 from mainstem.wire.reading import Reader, read_request, struct_reader
-from mainstem.wire.writing import Writer, struct_writer
+from mainstem.wire.writing import Encoded, Known, Writer, struct_writer
 
 
 def supported_versions(api_key: int) -> range:
@@ -60,6 +60,12 @@ def encode_response(api_key: int, version: int, message: Mapping[str, Any]) -> b
     return buffer
 
 
+def encode_item(encoded: Encoded, api_key: int, version: int, field: str, item: Mapping[str, Any]) -> None:
+    """Append one item of an answer's array `field`: a large answer is made of it piece by piece."""
+    _item_writer(api_key, version, field)(encoded.data, item)
+    encoded.count += 1
+
+
 def encode_request(api_key: int, version: int, message: Mapping[str, Any]) -> bytearray:
     """The body of a request, for tests and tools."""
     buffer = bytearray()
@@ -80,6 +86,17 @@ def _reader(api_key: int, version: int, kind: EntityType) -> Reader:
 
 @cache
 def _writer(api_key: int, version: int, kind: EntityType) -> Writer:
+    return struct_writer(schema(api_key, version, kind), _known(api_key, kind))
+
+
+@cache
+def _item_writer(api_key: int, version: int, field: str) -> Writer:
+    answer = fields(schema(api_key, version, EntityType.response))
+    item = next(take_apart(each.type)[0] for each in answer if each.name == field)
+    return struct_writer(item, _known(api_key, EntityType.response), f"{field}.")
+
+
+def _known(api_key: int, kind: EntityType) -> Known:
     @cache
     def known(path: str, name: str) -> bool:
         for each in supported_versions(api_key):
@@ -92,4 +109,4 @@ def _writer(api_key: int, version: int, kind: EntityType) -> Writer:
                 return True
         return False
 
-    return struct_writer(schema(api_key, version, kind), known)
+    return known

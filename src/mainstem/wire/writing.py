@@ -11,6 +11,8 @@ from struct import Struct
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
+import msgspec
+
 from mainstem.wire.fields import INT16, INT32, INT64, NUMBERS, take_apart
 
 Writer: TypeAlias = Callable[[bytearray, Any], None]
@@ -22,6 +24,16 @@ strict = False
 
 _NO_UUID: Final = bytes(16)
 _LONGEST_STRING: Final = 2**15 - 1  # bytes
+
+
+class Encoded(msgspec.Struct):
+    """Items of an array that are written already; stands in a message for the array."""
+
+    count: int = 0
+    data: bytearray = msgspec.field(default_factory=bytearray)
+
+    def __len__(self) -> int:
+        return self.count
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
@@ -141,11 +153,14 @@ _PLAIN: Final[dict[str, tuple[Writer, Any]]] = {  # the writer and what a missin
 
 
 def _array(write: Writer, flexible: bool) -> Writer:
-    def write_array(buffer: bytearray, values: Sequence[Any] | None) -> None:
+    def write_array(buffer: bytearray, values: Sequence[Any] | Encoded | None) -> None:
         if flexible:
             write_varint(buffer, 0 if values is None else len(values) + 1)
         else:
             _WRITE_INT32(buffer, -1 if values is None else len(values))
+        if isinstance(values, Encoded):
+            buffer += values.data
+            return
         for value in values or ():
             write(buffer, value)
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from mainstem.broker.configs import describe_topic_configs
 from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.pieces import Pieces
 from mainstem.broker.security.acls import CLUSTER, CREATE, DESCRIBE_CONFIGS, THE_CLUSTER, TOPIC
 from mainstem.core import MainstemError
 from mainstem.wire.errors import Code, RequestError, code_of
@@ -21,20 +22,22 @@ _FIRST_STRICT: Final = 6
 
 
 @handler(19, failure=lambda request, code: {"topics": [_refused(t.name, code, None) for t in request.topics]})
-async def create_topics(request: Any, ctx: RequestContext) -> dict[str, Any]:
+async def create_topics(request: Any, ctx: RequestContext) -> dict[str, Any] | None:
     times = Counter(topic.name for topic in request.topics)
-    answers = []
-    for name, asked in {topic.name: topic for topic in request.topics}.items():
-        try:
-            if times[name] > 1:
-                raise RequestError(Code.invalid_request, f"topic {name!r} is asked for {times[name]} times")
-            if name == CLUSTER_METADATA:
-                raise RequestError(Code.invalid_request, f"Creation of internal topic {name} is prohibited.")
-            check_create(ctx, name)
-            answers.append(await _create(asked, ctx, validate_only=request.validate_only))
-        except MainstemError as error:
-            answers.append(_refused(name, code_of(error), str(error)))
-    return {"topics": answers}
+    with Pieces(ctx, "topics") as answers:
+        for name, asked in {topic.name: topic for topic in request.topics}.items():
+            try:
+                if times[name] > 1:
+                    raise RequestError(Code.invalid_request, f"topic {name!r} is asked for {times[name]} times")
+                if name == CLUSTER_METADATA:
+                    raise RequestError(Code.invalid_request, f"Creation of internal topic {name} is prohibited.")
+                check_create(ctx, name)
+                answer = await _create(asked, ctx, validate_only=request.validate_only)
+            except MainstemError as error:
+                answer = _refused(name, code_of(error), str(error))
+            if not await answers.add(answer) and request.validate_only:
+                return None
+    return {"topics": answers.encoded}
 
 
 def check_create(ctx: RequestContext, name: str) -> None:

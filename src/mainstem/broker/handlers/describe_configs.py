@@ -11,6 +11,7 @@ from mainstem.broker import configs
 from mainstem.broker.dynamic_settings import ALL_BROKERS
 from mainstem.broker.groups.settings import SETTINGS
 from mainstem.broker.handlers import RequestContext, handler
+from mainstem.broker.pieces import Pieces
 from mainstem.broker.security.acls import CLUSTER, DESCRIBE_CONFIGS, GROUP, THE_CLUSTER, TOPIC
 from mainstem.core import MainstemError
 from mainstem.wire.errors import Code, RequestError, code_of
@@ -25,13 +26,17 @@ def all_refused(request: Any, code: int) -> list[dict[str, Any]]:
 
 
 @handler(32, failure=lambda request, code: {"results": all_refused(request, code)})
-def describe_configs(request: Any, ctx: RequestContext) -> dict[str, Any]:
+async def describe_configs(request: Any, ctx: RequestContext) -> dict[str, Any] | None:
     asked = {(each.resource_type, each.resource_name): each for each in request.resources}
-    results = [_describe(ctx, each, with_synonyms=request.include_synonyms) for each in asked.values()]
-    if getattr(request, "include_documentation", False):
-        for result in results:
-            result["configs"] = [_documented(each) for each in result.get("configs", ())]
-    return {"results": results}
+    with_documentation = getattr(request, "include_documentation", False)
+    with Pieces(ctx, "results") as results:
+        for each in asked.values():
+            result = _describe(ctx, each, with_synonyms=request.include_synonyms)
+            if with_documentation:
+                result["configs"] = [_documented(each) for each in result.get("configs", ())]
+            if not await results.add(result):
+                return None
+    return {"results": results.encoded}
 
 
 def _documented(entry: dict[str, Any]) -> dict[str, Any]:
@@ -59,7 +64,7 @@ def _describe(ctx: RequestContext, asked: Any, *, with_synonyms: bool) -> dict[s
         entries = _entries(ctx, asked.resource_type, asked.resource_name)
     except MainstemError as error:
         return {**which, "error_code": code_of(error), "error_message": str(error)}
-    keys = asked.configuration_keys
+    keys = frozenset(asked.configuration_keys or ())
     chosen = [each for each in entries if not keys or each["name"] in keys]
     return {**which, "configs": chosen if with_synonyms else [{**each, "synonyms": []} for each in chosen]}
 
