@@ -1,5 +1,7 @@
 """CreatePartitions: topics grow and never shrink."""
 
+import uuid
+
 import pytest
 
 from mainstem.wire.errors import Code
@@ -67,3 +69,14 @@ def test_a_topic_that_is_named_twice_is_refused_once(raw, topic):
     (found,) = raw.call(37, 3, topics=asked, timeout=30_000).results
     assert (found.name, found.error_code) == (topic, Code.invalid_request)
     assert partitions(raw, topic) == 1
+
+
+def test_what_a_request_has_beyond_as_many_as_kafka_makes_at_once_is_refused(raw):
+    topics = [f"grown-{uuid.uuid4().hex}" for _ in range(3)]
+    for each in topics:
+        raw.create_topic(each, 1)
+    counts = zip(topics, (6_001, 4_002, 2), strict=True)
+    asked = [{"name": each, "count": count, "assignments": None} for each, count in counts]
+    found = raw.call(37, 3, topics=asked, timeout=1000, validate_only=True).results
+    assert [each.error_code for each in found] == [Code.none, Code.policy_violation, Code.policy_violation]
+    assert found[1].error_message == "Excessively large number of partitions per request."

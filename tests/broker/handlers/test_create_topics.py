@@ -109,10 +109,28 @@ def test_one_name_twice_in_a_request(raw):
 
 
 def test_a_topic_has_so_many_partitions_at_most(raw):
-    for count, code in ((MOST_PARTITIONS, Code.none), (MOST_PARTITIONS + 1, Code.invalid_partitions)):
+    for count, code in ((MOST_PARTITIONS, Code.none), (MOST_PARTITIONS + 1, Code.policy_violation)):
         asked = {"name": name(), "num_partitions": count}
         assert create(raw, asked, validate_only=True)[0].error_code is code
     assert MOST_PARTITIONS == 10_000
+
+
+@pytest.mark.parametrize("sizes", [(6_000, 4_001), (MOST_PARTITIONS, -1), (0, MOST_PARTITIONS + 1)])
+def test_a_request_for_more_partitions_than_kafka_makes_at_once_makes_none(raw, sizes):
+    found = create(raw, *({"name": name(), "num_partitions": size} for size in sizes))
+    assert {(each.error_code, each.error_message) for each in found} == {
+        (Code.policy_violation, "Excessively large number of partitions per request.")
+    }
+    for each in found:
+        (told,) = raw.call(3, 9, topics=[{"name": each.name}], allow_auto_topic_creation=False).topics
+        assert told.error_code is Code.unknown_topic_or_partition
+
+
+def test_what_is_named_twice_is_no_part_of_that_count_nor_is_what_nobody_may_have(raw):
+    twice, once = {"name": name(), "num_partitions": 5_000}, {"name": name(), "num_partitions": MOST_PARTITIONS}
+    kafkas = {"name": "__cluster_metadata", "num_partitions": 5_000}
+    found = create(raw, twice, twice, kafkas, once, validate_only=True)
+    assert [each.error_code for each in found] == [Code.invalid_request, Code.invalid_request, Code.none]
 
 
 def test_a_null_value_of_a_new_topic_means_the_default(raw):

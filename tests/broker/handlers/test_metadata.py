@@ -1,11 +1,15 @@
 """Metadata: nodes and topics."""
 
+import asyncio
 import uuid
 
 import pytest
+from msgspec.structs import replace
 
 import mainstem
+from mainstem.core import SystemClock
 from mainstem.wire.errors import Code
+from tests.support.broker import CONFIG, Client, running, until
 from tests.support.raw import RawClient
 
 
@@ -122,3 +126,44 @@ def test_versions_that_have_ids_in_answers_alone_are_asked_by_name(raw, version)
     """The answer had a name of null, which nobody could read."""
     answer = raw.call(3, version, topics=[{"topic_id": uuid.uuid4(), "name": "t"}])
     assert [each.error_code for each in answer.topics] == [Code.invalid_request]
+
+
+def test_of_more_partitions_than_kafka_makes_at_once_none_is_made_by_asking(tmp_path):
+    async def check() -> None:
+        async with running(tmp_path, SystemClock(), replace(CONFIG, num_partitions=5_001)) as broker:
+            client = await Client.connect(broker)
+            asked = [{"name": "one"}, {"name": "another"}, {"name": "no/name"}]
+            found = (await client.call(3, 9, topics=asked, allow_auto_topic_creation=True)).topics
+            assert [each.error_code for each in found] == [
+                Code.unknown_topic_or_partition,
+                Code.unknown_topic_or_partition,
+                Code.invalid_topic_exception,
+            ]
+            assert broker.topics.get("one") is broker.topics.get("another") is None
+            client.close()
+
+    asyncio.run(check())
+
+
+def test_who_has_gone_has_no_further_topic_made(tmp_path, monkeypatch):
+    """Twenty thousand in one request took minutes of the disk, for nobody."""
+
+    async def check() -> None:
+        async with running(tmp_path, SystemClock()) as broker:
+            client = await Client.connect(broker)
+            made = []
+            create = broker.topics.create
+
+            async def create_and_note(name, *args, **named):
+                made.append(name)
+                client.close()
+                await until(lambda: not broker.connections, "the client has gone")
+                return await create(name, *args, **named)
+
+            monkeypatch.setattr(broker.topics, "create", create_and_note)
+            client.send(3, 9, topics=[{"name": f"t{number}"} for number in range(20)], allow_auto_topic_creation=True)
+            await until(lambda: bool(made), "the first is made")
+            await until(lambda: all(each.get_name() != "api 3" for each in asyncio.all_tasks()), "it is over")
+            assert made == ["t0"]
+
+    asyncio.run(check())

@@ -2,28 +2,36 @@
 
 Behaviour: durable when answered. The replication factor is -1 or 1 and assignments name this node: it is the only one.
 `max_replication_factor` lets clients ask for more replicas; the answer says that there is one.
--1 partitions means `num_partitions`. 5: the answer tells the settings (KIP-525). 7: the topic id.
+-1 partitions means `num_partitions`. A request for more than 10,000 of all its topics together makes none, as in Kafka.
+5: the answer tells the settings (KIP-525). 7: the topic id.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
+from mainstem.broker.config import MOST_PARTITIONS
 from mainstem.broker.configs import describe_topic_configs
 from mainstem.broker.handlers import RequestContext, handler
-from mainstem.broker.pieces import Pieces
+from mainstem.broker.pieces import AT_ONCE, Pieces
 from mainstem.broker.security.acls import CLUSTER, CREATE, DESCRIBE_CONFIGS, THE_CLUSTER, TOPIC
 from mainstem.core import MainstemError
 from mainstem.wire.errors import Code, RequestError, code_of
 
 CLUSTER_METADATA: Final = "__cluster_metadata"
 """Kafka's own: here there is none, and nobody makes one."""
+TOO_MANY: Final = "Excessively large number of partitions per request."
+"""Kafka's words; for more than `MOST_PARTITIONS` of all topics of a request together."""
 _FIRST_STRICT: Final = 6
 
 
 @handler(19, failure=lambda request, code: {"topics": [_refused(t.name, code, None) for t in request.topics]})
 async def create_topics(request: Any, ctx: RequestContext) -> dict[str, Any] | None:
     times = Counter(topic.name for topic in request.topics)
+    named_once = [each for each in request.topics if times[each.name] == 1 and each.name != CLUSTER_METADATA]
+    if await _count_new(named_once, ctx) > MOST_PARTITIONS:
+        return {"topics": [_refused(name, Code.policy_violation, TOO_MANY) for name in times]}
     with Pieces(ctx, "topics") as answers:
         for name, asked in {topic.name: topic for topic in request.topics}.items():
             try:
@@ -48,6 +56,18 @@ def check_create(ctx: RequestContext, name: str) -> None:
     """
     if not ctx.may(CREATE, CLUSTER, THE_CLUSTER):
         ctx.check(CREATE, TOPIC, name)
+
+
+async def _count_new(topics: list[Any], ctx: RequestContext) -> int:
+    """Partitions of those that the client may create, whatever else may be wrong of them, as Kafka counts."""
+    all_topics, count = ctx.may(CREATE, CLUSTER, THE_CLUSTER), 0
+    for number, each in enumerate(topics, start=1):
+        if number % AT_ONCE == 0:
+            await asyncio.sleep(0)
+        if all_topics or ctx.may(CREATE, TOPIC, each.name):
+            default = ctx.broker.config.num_partitions if each.num_partitions == -1 else 0
+            count += len(each.assignments) or max(each.num_partitions, default)
+    return count
 
 
 def _refused(name: str, code: int, message: str | None) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Metadata, API 3, versions 0-13.
 
 Behaviour: the one node and the topics that were asked for, or all. A topic that does not exist is created where the
-request and `auto_create_topics_enable` allow it, and the answer already has it (Kafka's first answer is an error). A
-topic that is asked for many times is described once, as in Kafka: the answer could be any number of times the request.
+request and `auto_create_topics_enable` allow it, and the answer already has it (Kafka's first answer is an error). Of
+topics with more than 10,000 partitions together none is created, as in Kafka: each is unknown. A topic that is asked
+for many times is described once, as in Kafka: the answer could be any number of times the request.
 
 1: null means all topics, an empty list none. 2: cluster id. 4: `allow_auto_topic_creation`. 7: leader epochs.
 8: authorized operations. 10: topic ids in the answer. 12: topics by id. 13: top-level code, always 0.
@@ -11,16 +12,20 @@ topic that is asked for many times is described once, as in Kafka: the answer co
 from collections.abc import Coroutine
 from typing import Any, Final
 
+from mainstem.broker.config import MOST_PARTITIONS
 from mainstem.broker.errors import InvalidTopicName, TopicAlreadyExists
 from mainstem.broker.handlers import RequestContext, handler
-from mainstem.broker.handlers.create_topics import CLUSTER_METADATA, check_create
+from mainstem.broker.handlers.create_topics import CLUSTER_METADATA, TOO_MANY, check_create
 from mainstem.broker.metadata import NOT_ASKED, cluster_operations, describe_node, describe_topic
 from mainstem.broker.security.acls import DESCRIBE, TOPIC
 from mainstem.broker.topics import COORDINATOR_TOPICS
 from mainstem.core import MainstemError
+from mainstem.core.logging import get_logger
 from mainstem.wire.errors import Code, RequestError, code_of
 
 _FIRST_BY_ID: Final = 12
+
+log = get_logger()
 
 
 def _failure(request: Any, code: int) -> dict[str, Any]:
@@ -33,7 +38,7 @@ def _failure(request: Any, code: int) -> dict[str, Any]:
 
 
 @handler(3, failure=_failure)
-def metadata(request: Any, ctx: RequestContext) -> dict[str, Any] | Coroutine[Any, Any, dict[str, Any]]:
+def metadata(request: Any, ctx: RequestContext) -> dict[str, Any] | Coroutine[Any, Any, dict[str, Any] | None]:
     if request.topics is None or (ctx.version == 0 and not request.topics):
         shown = [each.name for each in ctx.broker.topics if ctx.may(DESCRIBE, TOPIC, each.name)]
         return _answer(request, ctx, [_describe(request, ctx, name, None) for name in shown])
@@ -63,15 +68,29 @@ def _may_create(request: Any, ctx: RequestContext, asked: Any) -> bool:
     return ctx.broker.topics.get(name) is None and ctx.may(DESCRIBE, TOPIC, name)
 
 
-async def _create_and_answer(request: Any, ctx: RequestContext, asked: list[Any], missing: list[str]) -> dict[str, Any]:
+async def _create_and_answer(
+    request: Any, ctx: RequestContext, asked: list[Any], missing: list[str]
+) -> dict[str, Any] | None:
     failed: dict[str, Code] = {}
+    partitions, creatable = ctx.broker.config.num_partitions, []
     # While the broker starts, groups may still have offsets of a topic of that name that was deleted.
     await ctx.broker.all_is_read.wait()
     for name in missing:
         try:
             check_create(ctx, name)
-            ctx.mutate(ctx.broker.config.num_partitions, strict=False)
-            await ctx.broker.topics.create(name, ctx.broker.config.num_partitions, {})
+            ctx.broker.topics.check_name(name)
+            creatable.append(name)
+        except MainstemError as error:
+            failed[name] = code_of(error)
+    if len(creatable) * partitions > MOST_PARTITIONS:
+        log.warning("topics_not_created", topics=len(creatable), client=ctx.client_host, reason=TOO_MANY)
+        creatable = []
+    for name in creatable:
+        if ctx.connection.closed:
+            return None
+        try:
+            ctx.mutate(partitions, strict=False)
+            await ctx.broker.topics.create(name, partitions, {})
         except TopicAlreadyExists:  # another request was faster
             continue
         except MainstemError as error:
