@@ -60,6 +60,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     ),
     "A topic has at most 10,000 partitions": (
         "test_a_topic_has_so_many_partitions_at_most",
+        "test_what_a_request_has_beyond_as_many_as_kafka_makes_at_once_is_refused",
         "broker/handlers/test_create_partitions.py::test_what_is_refused",
         "test_a_null_value_means_the_default",
         "test_a_null_value_of_a_new_topic_means_the_default",
