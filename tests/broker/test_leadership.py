@@ -21,6 +21,9 @@ async def _checks(directory):
         with pytest.raises(RequestError) as older:
             check_leader_epoch(partition_log, epoch)
         assert older.value.code is Code.fenced_leader_epoch
+        with pytest.raises(RequestError) as none:
+            check_leader_epoch(partition_log, -2)
+        assert none.value.code is Code.fenced_leader_epoch
 
 
 def test_epochs(tmp_path):

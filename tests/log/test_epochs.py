@@ -6,7 +6,8 @@ from mainstem.log.epochs import LeaderEpochs, epoch_at
 
 
 @pytest.mark.parametrize(
-    ("epoch", "expected"), [(0, (0, 0)), (1, (1, 10)), (3, (1, 10)), (4, (4, 15)), (5, (-1, -1)), (-1, (-1, -1))]
+    ("epoch", "expected"),
+    [(0, (0, 0)), (1, (1, 10)), (3, (1, 10)), (4, (4, 15)), (5, (-1, -1)), (-1, (-1, -1)), (-2, (-2, 0))],
 )
 def test_where_an_epoch_ended(epoch, expected):
     assert LeaderEpochs([(1, 0), (4, 10)]).end_offset_for(epoch, 15) == expected

@@ -10,7 +10,7 @@ def check_leader_epoch(partition_log: PartitionLog, epoch: int) -> None:
     Raises:
         RequestError: FENCED_LEADER_EPOCH if the client's epoch is past, UNKNOWN_LEADER_EPOCH if it is to come.
     """
-    if epoch < 0 or epoch == partition_log.leader_epoch:
+    if epoch in (-1, partition_log.leader_epoch):
         return
     code = Code.fenced_leader_epoch if epoch < partition_log.leader_epoch else Code.unknown_leader_epoch
     raise RequestError(

@@ -70,9 +70,10 @@ class LeaderEpochs:
         """The largest epoch at or below `epoch`, and the offset where the next larger one begins.
 
         With epochs 1 from 0 and 4 from 10, and log end offset 15: 1 gives (1, 10), 3 gives (1, 10), 4 gives (4, 15),
-        0 gives (0, 0): what was of epoch 0 ends where 1 begins; 5 gives (-1, -1): it is not known here.
+        0 gives (0, 0): what was of epoch 0 ends where 1 begins; 5 gives (-1, -1): it is not known here;
+        neither is -1, which is no epoch, but -2 gives (-2, 0), as in Kafka.
         """
-        if not self._epochs or epoch < 0 or epoch > self._epochs[-1]:
+        if not self._epochs or epoch == NO_EPOCH or epoch > self._epochs[-1]:
             return (NO_EPOCH, -1)
         if epoch < self._epochs[0]:
             return (epoch, self._starts[0])

@@ -69,4 +69,6 @@ def test_kinds_values_and_entities_come_in_kafkas_order(raw):
 )
 def test_a_filter_that_is_none(raw, components, code):
     asked = [{"entity_type": kind, "match_type": how, "match": name} for kind, how, name in components]
-    assert raw.call(48, 1, components=asked, strict=False).error_code is code
+    answer = raw.call(48, 1, components=asked, strict=False)
+    assert (answer.error_code, answer.entries) == (code, None)
+    assert answer.error_message

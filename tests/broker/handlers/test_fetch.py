@@ -205,6 +205,7 @@ def test_a_waiting_fetch_ends_when_the_topic_is_deleted(raw, topic):
 
 
 def test_leader_epochs_are_checked(raw, topic):
+    assert fetch(raw, topic, version=12, partition={"current_leader_epoch": -2}).error_code is Code.none
     found = fetch(raw, topic, version=12, partition={"current_leader_epoch": 99})
     assert found.error_code is Code.unknown_leader_epoch
     topic_id = raw.call(3, 12, topics=[{"name": topic}]).topics[0].topic_id

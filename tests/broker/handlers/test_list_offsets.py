@@ -80,6 +80,7 @@ def test_errors(raw, topic):
     assert look_up(raw, "no-such-topic", -1).error_code is Code.unknown_topic_or_partition
     assert look_up(raw, topic, -1, partition=7).error_code is Code.unknown_topic_or_partition
     assert look_up(raw, topic, -1, epoch=99).error_code is Code.unknown_leader_epoch
+    assert look_up(raw, topic, -1, epoch=-2).error_code is Code.fenced_leader_epoch
     assert look_up(raw, topic, -77).error_code is Code.unsupported_version
     assert look_up(raw, topic, -1, isolation_level=7).error_code is Code.invalid_request
 

@@ -28,5 +28,8 @@ def test_the_first_epoch_is_known_before_anything_is_appended(raw, topic):
 def test_errors(raw, topic):
     raw.produce(topic, b"x")
     assert ask(raw, topic, 0, current=99).error_code is Code.unknown_leader_epoch
+    assert ask(raw, topic, 0, current=-2).error_code is Code.fenced_leader_epoch
     assert ask(raw, topic, 0, partition=9).error_code is Code.unknown_topic_or_partition
-    assert (ask(raw, topic, 99).leader_epoch, ask(raw, topic, 99).end_offset) == (-1, -1)
+    for epoch, found in ((99, (-1, -1)), (-1, (-1, -1)), (-2, (-2, 0))):
+        answer = ask(raw, topic, epoch)
+        assert (answer.leader_epoch, answer.end_offset) == found

@@ -444,3 +444,27 @@ def test_a_request_that_names_far_more_partitions_than_there_are_is_refused(raw,
     assert codes(1_000) == {Code.invalid_record}
     with pytest.raises(ConnectionError):
         codes(20_000)
+
+
+def test_where_the_log_starts_is_told_with_what_it_refuses_for_its_contents(raw, topic):
+    for _ in range(3):
+        produce(raw, topic, batch(b"x"))
+    raw.call(21, 2, topics=[{"name": topic, "partitions": [{"partition_index": 0, "offset": 2}]}], timeout=1000)
+    producer = raw.init(None).producer_id
+    sent = {"producer_id": producer, "producer_epoch": 1}
+    assert produce(raw, topic, batch(b"first", **sent, base_sequence=0)).log_start_offset == 2
+    raw.call(44, 0, resources=[{"resource_type": 2, "resource_name": topic, "configs": [
+        {"name": "cleanup.policy", "config_operation": 0, "value": "compact"},
+        {"name": "max.message.bytes", "config_operation": 0, "value": "1000"}]}])  # fmt: skip
+    refused = [
+        (batch(b"gap", **sent, base_sequence=5), Code.out_of_order_sequence_number, 2),
+        (batch(b"old", **sent | {"producer_epoch": 0}, base_sequence=0), Code.invalid_producer_epoch, 2),
+        (batch(b"no key", key=None), Code.invalid_record, 2),
+        (batch(b"large" * 1000), Code.message_too_large, -1),
+        (b"garbage" * 20, Code.corrupt_message, -1),
+    ]
+    found = [produce(raw, topic, records) for records, *_ in refused]
+    assert [(each.error_code, each.log_start_offset) for each in found] == [tuple(each) for _, *each in refused]
+    two = [{"index": 0, "records": refused[0][0]}, {"index": 9, "records": refused[0][0]}]
+    answer = raw.call(0, 9, acks=-1, timeout=1000, topic_data=[{"name": topic, "partition_data": two}])
+    assert [each.log_start_offset for each in answer.responses[0].partition_responses] == [2, -1]

@@ -14,7 +14,7 @@ from mainstem.wire.errors import Code, RequestError
 _ORDER = ("consumer_byte_rate", "controller_mutation_rate", "request_percentage", "producer_byte_rate")
 
 
-@handler(48)
+@handler(48, failure=lambda _, code: {"error_code": code, "entries": None})
 def describe_client_quotas(request: Any, ctx: RequestContext) -> dict[str, Any]:
     ctx.check(DESCRIBE_CONFIGS, CLUSTER, THE_CLUSTER)
     kinds = [each.entity_type for each in request.components]

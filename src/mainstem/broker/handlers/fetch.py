@@ -200,7 +200,7 @@ class _Fetch:
         try:
             partition_log = self._find(wanted)
             self._logs.append(partition_log)
-            check_leader_epoch(partition_log, wanted.leader_epoch)
+            check_leader_epoch(partition_log, max(wanted.leader_epoch, -1))  # -2 is -1 to Kafka, in a fetch alone
             diverging = _diverging_epoch(partition_log, wanted)
             if diverging is not None:
                 return self._nothing(wanted, partition_log, diverging)

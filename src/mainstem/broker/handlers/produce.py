@@ -26,7 +26,16 @@ from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.recompression import Growth
 from mainstem.broker.security.acls import TOPIC, TRANSACTIONAL_ID, WRITE
 from mainstem.core import MainstemError, TopicPartition
-from mainstem.log import AppendResult, OutOfOrderSequence, PartitionLog, RefusedBatch, StorageError, TopicConfig
+from mainstem.log import (
+    AppendResult,
+    InvalidProducerEpoch,
+    InvalidTransactionState,
+    OutOfOrderSequence,
+    PartitionLog,
+    RefusedBatch,
+    StorageError,
+    TopicConfig,
+)
 from mainstem.records import BatchHeader, Span, iter_spans
 from mainstem.records.batch import COMPRESSION_MASK, LOW_ATTRIBUTES, TRANSACTIONAL
 from mainstem.records.compression import ZSTD
@@ -47,6 +56,8 @@ _MOST_SECONDS: Final = 30.0  # that a request waits for places, looks inside and
 _MOST_PARTITIONS: Final = 1_000
 """A request names so many more than there are at most: each is an object, until it is answered."""
 _ACKS: Final = (-1, 0, 1)
+_TOLD_WITH_LOG_START: Final = (RefusedBatch, OutOfOrderSequence, InvalidProducerEpoch, InvalidTransactionState)
+"""What the log refuses for the batch's or its producer's sake: the answer says where the log starts, as in Kafka."""
 
 
 class _Waits(Exception):
@@ -76,7 +87,7 @@ class _Append:
 
     def refuse(self, error: MainstemError, version: int) -> None:
         """It is not appended."""
-        _refuse(self.result, error, version)
+        _refuse(self.result, error, version, self.log)
         self.let_go()
 
     def let_go(self) -> None:
@@ -162,6 +173,7 @@ def _produce_one(request: ProduceRequest, ctx: RequestContext) -> Later | None:
     (sent,) = topic.partitions
     result = PartitionResult(sent.index)
     answer = Later()
+    partition_log: PartitionLog | None = None
 
     def finish() -> None:
         if request.acks == 0:
@@ -182,7 +194,7 @@ def _produce_one(request: ProduceRequest, ctx: RequestContext) -> Later | None:
             return None
         partition_log.append_and_tell(records, told, verify=_refuse_transactional)
     except MainstemError as error:
-        _refuse(result, error, ctx.version)
+        _refuse(result, error, ctx.version, partition_log)
         finish()
     return answer
 
@@ -343,7 +355,9 @@ def _settle(result: PartitionResult, appended: AppendResult, error: StorageError
     result.log_start_offset = appended.log_start_offset
 
 
-def _refuse(result: PartitionResult, error: BaseException, version: int) -> None:
+def _refuse(
+    result: PartitionResult, error: BaseException, version: int, partition_log: PartitionLog | None = None
+) -> None:
     code = code_of(error)
     if code in _RETRY:
         code = Code.not_enough_replicas
@@ -353,6 +367,8 @@ def _refuse(result: PartitionResult, error: BaseException, version: int) -> None
     result.message = str(error)
     if isinstance(error, RefusedBatch):
         result.records = error.records
+    if partition_log is not None and isinstance(error, _TOLD_WITH_LOG_START):
+        result.log_start_offset = partition_log.log_start_offset
 
 
 def _find(topic: TopicRecords, index: int, ctx: RequestContext) -> PartitionLog:
