@@ -443,8 +443,8 @@ def test_what_a_start_cannot_write_it_does_not_forget(tmp_path, call, error):
     run(test())
 
 
-def test_what_the_journal_says_of_a_damaged_partition_does_not_change_the_checkpoints_words(tmp_path):
-    """A deletion did: the checkpoint then said that the log ends where the damage begins."""
+def test_the_checkpoint_says_of_a_damaged_partition_where_it_ended_and_what_is_deleted_since(tmp_path):
+    """After a deletion it said that the log ends where the damage begins."""
     written = run(write(tmp_path, close=False, checkpoint_after=29))
     first = min((tmp_path / "orders-0").glob("*.log"))
     kept = first.read_bytes()
@@ -458,7 +458,7 @@ def test_what_the_journal_says_of_a_damaged_partition_does_not_change_the_checkp
     first.write_bytes(kept[:-1])
     run(check_offline_again(tmp_path))
     words = decode_partition(load(SystemDisk(), tmp_path).partitions[0])
-    assert (words.log_start_offset, words.log_end_offset) == (0, 30)
+    assert (words.log_start_offset, words.log_end_offset) == (3, 30)
     first.write_bytes(kept)
     assert run(try_to_read(tmp_path)) == written[3:]
 

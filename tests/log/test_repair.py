@@ -7,14 +7,24 @@ import pytest
 import structlog
 
 from mainstem.core import ManualClock, TopicPartition
-from mainstem.log import LogConfig, LogDirectory, LogDirectoryInUse, StorageError, TopicConfig, housekeeping
+from mainstem.log import (
+    InvalidProducerEpoch,
+    LogConfig,
+    LogDirectory,
+    LogDirectoryInUse,
+    StorageError,
+    TopicConfig,
+    housekeeping,
+)
+from mainstem.log.cleaner import Cleaner
 from mainstem.log.config import DAY_MS
 from mainstem.log.repair import UnknownPartition, repair
 from mainstem.records import iter_headers
 from tests.log.simulated_disk import SimulatedDisk
-from tests.log.support import TOPIC_ID, TP, abandon, batch, joined, open_log, run, sequenced, values
+from tests.log.support import TOPIC_ID, TP, abandon, batch, joined, open_log, read_all, run, sequenced, values
 
 TOPIC = TopicConfig(segment_bytes=1_000)
+LONG_AGO = 1_000_000_000_000
 
 
 async def fill(path, *, deleted=0):
@@ -203,6 +213,78 @@ def test_no_producer_of_any_partition_is_forgotten(tmp_path, mend):
         if mend:
             again = batch(b"11" + b"v" * 200, producer_id=1, producer_epoch=0, base_sequence=11)
             assert (await log.partitions[TP].append(again)).duplicate
+        await log.close()
+
+    run(test())
+
+
+async def _deleted(log, partition):
+    """All batches of the producer, with its epoch, are deleted."""
+    await partition.append(batch(b"s", timestamp=LONG_AGO, producer_id=1, producer_epoch=0, base_sequence=0))
+    await partition.append(batch(b"s", timestamp=LONG_AGO, producer_id=1, producer_epoch=1, base_sequence=0))
+    partition.roll()
+    await partition.append(batch(b"x" * 100))
+    await housekeeping.delete_records(partition, 2)
+    return partition.segments.active.base_offset, 100
+
+
+async def _fenced(log, partition):
+    """Its transaction ended with an epoch that fences it, as those of version 2 do, and that is what is damaged."""
+    await partition.append(batch(b"x" * 100))
+    await partition.append(batch(b"s", producer_id=1, producer_epoch=0, base_sequence=0, transactional=True))
+    position = partition.segments.active.size + 65
+    await partition.append_marker(1, 1, commit=True, coordinator_epoch=0)
+    await partition.append(batch(b"y" * 100))
+    return 0, position
+
+
+@pytest.mark.parametrize("happens", [_deleted, _fenced])
+def test_a_producer_is_fenced_as_it_was_and_what_it_sends_again_is_there_once(tmp_path, happens):
+    """What no segment said of it was forgotten, and the times that its records say were those of its last batches."""
+    clock = ManualClock()
+
+    async def test():
+        log = await open_log(tmp_path, clock=clock)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        base, position = await happens(log, partition)
+        await log.close()
+        file = tmp_path / "orders-0" / f"{base:020d}.log"
+        data = bytearray(file.read_bytes())
+        data[position] ^= 1
+        file.write_bytes(data)
+        assert (await repair(tmp_path, TP, clock=clock, mend=True)).damages
+        log = await open_log(tmp_path, clock=clock)
+        partition = log.partitions[TP]
+        with pytest.raises(InvalidProducerEpoch):
+            await partition.append(batch(b"zombie", producer_id=1, producer_epoch=0, base_sequence=1))
+        again = batch(b"s", timestamp=LONG_AGO, producer_id=1, producer_epoch=1, base_sequence=0)
+        assert (await partition.append(again)).duplicate == (happens is _deleted)
+        await log.close()
+
+    run(test())
+
+
+def test_offsets_of_a_compacted_segment_stay_where_no_checkpoint_is(tmp_path):
+    """As far as the start had read it there were no gaps: what followed was moved together."""
+    keys = [9, 8, 9, 0, 9, 1, 9, 2, 9, 3, 9]
+
+    async def test():
+        log = await open_log(tmp_path)
+        topic = TopicConfig(cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
+        partition = await log.create_partition(TP, TOPIC_ID, topic)
+        for number, key in enumerate(keys):
+            await partition.append(batch(b"%02d" % number, key=b"%d" % key))
+        partition.roll()
+        await partition.append(batch(b"99", key=b"z"))
+        await log.checkpoint()
+        assert await housekeeping.compact(partition, Cleaner(), most_keys=1_000)
+        await log.close()
+        (tmp_path / "checkpoint").unlink()
+        damage(tmp_path, 0, "first batch")
+        assert (await repair(tmp_path, TP, clock=ManualClock(), mend=True)).damages
+        log = await open_log(tmp_path)
+        found = [(record.offset, int(record.value)) for record in await read_all(log.partitions[TP])]
+        assert found == [(1, 1), (5, 5), (7, 7), (9, 9), (10, 10), (11, 99)]
         await log.close()
 
     run(test())

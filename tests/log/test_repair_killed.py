@@ -7,6 +7,7 @@ import pytest
 
 from mainstem.core import ManualClock
 from mainstem.log import LogDirectory, StorageError, TopicConfig, housekeeping
+from mainstem.log import round as rounds
 from mainstem.log.cleaner import Cleaner
 from mainstem.log.repair import repair
 from tests.log.simulated_disk import SimulatedDisk
@@ -17,7 +18,8 @@ COMPACTED = TopicConfig(cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
 
 class Damaged:
     """A partition with damage: of record `how`, and records before 5 are deleted. Or its end is cut, and it was
-    `deleted` from, or `compacted`, since the checkpoint.
+    `deleted` from, or `compacted`, since the checkpoint. Or of two of its `batches` of five records, the log beginning
+    within the second. Or of the first of a segment of `large` batches, which are in no checkpoint.
     """
 
     def __init__(self, path, how):
@@ -27,6 +29,10 @@ class Damaged:
         disk = SimulatedDisk(self.path)
         log = await open_log(self.path, disk=disk, clock=self.clock)
         partition = await log.create_partition(TP, TOPIC_ID, COMPACTED if self.how == "compacted" else TopicConfig())
+        if self.how == "batches":
+            return await self._make_batches(disk, log, partition)
+        if self.how == "large":
+            return await self._make_large(disk, log, partition)
         ends = []
         for number in range(12):
             await partition.append(batch(b"v%d" % number, key=b"k%d" % (number % 8)))
@@ -53,6 +59,30 @@ class Damaged:
         abandon(log)
         return disk.after_kill()
 
+    async def _make_batches(self, disk, log, partition):
+        ends = []
+        for number in range(5):
+            await partition.append(batch(*(b"v%d" % (number * 5 + each) for each in range(5))))
+            ends.append(partition.segments.active.size)
+        partition.roll()
+        await partition.append(batch(b"v25"))
+        await housekeeping.delete_records(partition, 7)
+        await log.close()
+        self._change(disk, 0, ends[0] - 3)
+        self._change(disk, 0, ends[2] - 3)
+        return disk
+
+    async def _make_large(self, disk, log, partition):
+        await partition.append(batch(b"small"))
+        await log.checkpoint()
+        partition.roll()
+        for number in range(3):
+            await partition.append(batch(b"%d" % number * 1_000))
+        abandon(log)
+        disk = disk.after_kill()
+        self._change(disk, 1, 500)
+        return disk
+
     def _change(self, disk, base, position):
         file = disk.file(self.path / str(TP) / f"{base:020d}.log")
         if position is None:
@@ -76,7 +106,12 @@ class Damaged:
         return None
 
 
-HOW = [2, 5, 7, "deleted", "compacted"]
+HOW = [2, 5, 7, "deleted", "compacted", "batches", "large"]
+
+
+@pytest.fixture(autouse=True)
+def _a_little_is_large(monkeypatch):
+    monkeypatch.setattr(rounds, "_LARGE", 900)
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -130,5 +165,68 @@ def test_done_again_where_its_own_checkpoint_found_no_room(tmp_path, how, monkey
         assert await damaged.content(disk.after_kill()) is None
         await damaged.repair(disk)
         assert await damaged.content(disk) == await damaged.content(whole)
+
+    run(test())
+
+
+@pytest.mark.parametrize("how", ["deleted", "compacted"])
+@pytest.mark.parametrize("held", ["damaged", "missing"])
+@pytest.mark.parametrize("restored", [False, True])
+def test_without_what_the_journal_had_said(tmp_path, how, held, restored):
+    """Deleted records came back, whole ones had other offsets; or nothing was found, and no start succeeded."""
+    damaged = Damaged(tmp_path, how)
+
+    async def test():
+        disk = await damaged.make()
+        whole = disk.after_kill()
+        await damaged.repair(whole)
+        expected = await damaged.content(whole)
+        (path,) = [each for each in disk.list(tmp_path / str(TP)) if each.suffix == ".held"]
+        if restored:
+            *_, last = [each for each in disk.list(tmp_path / str(TP)) if each.suffix == ".log"]
+            disk.file(last).data += batch(b"v11", key=b"k3", base_offset=11)[-10:]
+            disk.file(last).sync()
+            start, end, records = expected
+            expected = start, end, [*records, (11, b"v11")]
+        if held == "missing":
+            disk.unlink(path)
+        else:
+            disk.file(path).data[20] ^= 1
+            disk.file(path).sync()
+        assert await damaged.content(disk.after_kill()) is None
+        found = await repair(tmp_path, TP, clock=damaged.clock, mend=False, disk=disk)
+        assert path in [each.path for each in found.damages]
+        await damaged.repair(disk)
+        assert await damaged.content(disk) == expected
+
+    run(test())
+
+
+def test_the_end_that_is_known_is_not_given_again_after_second_damage(tmp_path):
+    damaged = Damaged(tmp_path, 2)
+
+    async def test():
+        disk = SimulatedDisk(tmp_path)
+        log = await open_log(tmp_path, disk=disk, clock=damaged.clock)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        for number in range(4):
+            await partition.append(batch(b"v%d" % number))
+        await log.close()
+        damaged._change(disk, 0, None)
+        put = tmp_path / str(TP) / f"{3:020d}.log"
+        for number in range(1_000):
+            killed = disk.after_kill()
+            killed.power_off_after(number)
+            with suppress(OSError, StorageError):
+                await damaged.repair(killed)
+            killed = killed.after_kill()
+            if killed.exists(put):
+                break
+        killed.file(put).truncate(0)
+        killed.file(put).sync()
+        await damaged.repair(killed)
+        log = await open_log(tmp_path, disk=killed, clock=damaged.clock)
+        assert log.partitions[TP].log_end_offset == 4
+        abandon(log)
 
     run(test())

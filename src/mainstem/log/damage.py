@@ -102,7 +102,8 @@ class _Search:
         self.saved = saved
         self.end_is_known = partition.error is None
         """Else the start has read no further than the damage: there may be more than the log end offset says."""
-        self.known = {segment.base_offset: segment for segment in partition.segments}
+        # Without the checkpoint's words a segment is known as far as the start has read it, not as it was.
+        self.known = {segment.base_offset: segment for segment in partition.segments} if saved else {}
         self.opened = OpenFiles(disk, most=1)
         self.markers = LostMarkers(partition)
         self.epochs = _Epochs(partition)
@@ -131,6 +132,8 @@ class _Search:
                 self.has_any = self.has_any or not (size or (file.known and file.known.size))
                 if following is not None and following not in self.known and self.saved:
                     self._check_gap(file, following)
+                if following is None and self.saved:
+                    self._check_end(file)
         self._judge_all(None)
         self.markers.finish()
         self.opened.let_go()
@@ -262,9 +265,16 @@ class _Search:
 
     def _check_gap(self, file: DamagedSegment, following: int) -> None:
         """The end of a file is gone that only the page cache was trusted with; what is deleted of it may be."""
-        found, self.expected = self.expected, max(self.expected, self.partition.log_start_offset)
+        found = self.expected
+        self.expected = max(found, min(self.partition.log_start_offset, following))
         if self.expected < following:
             self._add(file, BadBatch(f"ends at offset {found}, expected {following}", file.size), None)
+
+    def _check_end(self, file: DamagedSegment) -> None:
+        """No offset that the checkpoint knows is given again."""
+        end = self.partition.log_end_offset
+        if max(self.expected, self.partition.log_start_offset) < end:
+            self._add(file, BadBatch(f"ends at offset {self.expected}, expected {end}", file.size), None)
 
     def _add(self, file: DamagedSegment, error: BadBatch, whole: tuple[int, BatchHeader] | None) -> None:
         """What does not check out, up to the batch `whole` if there is one in this file."""

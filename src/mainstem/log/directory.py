@@ -36,6 +36,7 @@ from mainstem.log.partition import PartitionLog, Shared
 from mainstem.log.partition_recovery import PartitionRecovery
 from mainstem.log.recovery import recover
 from mainstem.log.redo import Changes
+from mainstem.log.replay import remember_producers
 from mainstem.log.segment import LOG, OpenFiles
 from mainstem.log.threads import FileThreads, WriterThread
 from mainstem.log.writeback import Writeback
@@ -236,7 +237,8 @@ class LogDirectory:
     def read_again(self, topic_partition: TopicPartition) -> PartitionLog:
         """Read a partition from its segments, which a repair has changed (blocking); the next checkpoint says so.
 
-        Log start offset and leader epoch, which goes up, are those that were known: nothing else says them.
+        Log start offset and leader epoch, which goes up, are those that were known, and so is what no segment says of
+        producers.
 
         Raises:
             CorruptData: the segments do not check out.
@@ -252,9 +254,9 @@ class LogDirectory:
         partition = self._make_partition(topic_partition, before.topic_id)
         partition.log_start_offset = before.log_start_offset
         PartitionRecovery(partition, None, Changes()).run()
+        remember_producers(partition, before.producer_table)
         partition.start()
         partition.raise_leader_epoch(before.leader_epoch + 1)
-        partition.expire_producers(self.config.producer_id_expiration_ms)
         self._partitions[topic_partition] = partition
         self._checkpoints.forget(topic_partition)
         return partition

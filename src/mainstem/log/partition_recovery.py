@@ -23,7 +23,7 @@ from mainstem.log.checkpoint import PartitionState
 from mainstem.log.compaction import CLEANED
 from mainstem.log.disk import Disk
 from mainstem.log.errors import CorruptFile, CorruptSegment
-from mainstem.log.journal import decode_frames, write_frames
+from mainstem.log.journal import Frame, decode_frames, write_frames
 from mainstem.log.metadata import create_files, list_files
 from mainstem.log.partition import PartitionLog
 from mainstem.log.redo import Changes, redo_batches, redo_replacements, write_again
@@ -56,7 +56,7 @@ class PartitionRecovery:
         """The file that the checkpoint names: what the journal had said that an earlier start could not do."""
         if self.words is None or not self.words.held:
             return None
-        return self.partition.directory / file_name(self.words.held, HELD)
+        return held_file(self.partition.directory, self.words.held)
 
     def run(self) -> None:
         """Read and check; what is found reaches the disk with the next checkpoint.
@@ -70,10 +70,7 @@ class PartitionRecovery:
             replay.restore(partition, self.words)
             partition.changed = bool(self.changes.rounds) or self.changes.topic is not None
         if self.words is not None and self._held_in is not None:
-            held = decode_frames(self._disk.open(self._held_in))
-            last = held[-1].sequence if held else 0
-            if last != self.words.held:  # a file that ends too early, where a round does
-                raise CorruptFile(f"{self._held_in}: ends with round {last}, round {self.words.held} was the last")
+            held = read_held(partition.directory, self.words.held, self._disk)
             self.changes = Changes([*held, *self.changes.rounds])
             partition.changed = True
         # First of all: a repair of what turns out to be damaged has to know what is deleted.
@@ -81,7 +78,8 @@ class PartitionRecovery:
         redo_replacements(self.changes, partition.directory, partition.segments.files)
         if self.words is not None:
             for replacement in self.changes.replacements:
-                replay.exchange(partition, replacement)
+                if {each.base_offset for each in partition.segments}.issuperset(replacement.base_offsets):
+                    replay.exchange(partition, replacement)  # else the words have it already (`hold`)
         self._files = list_files(self._disk, partition.directory)
         self._check_durable()
         if self.changes.batches:
@@ -364,8 +362,40 @@ class PartitionRecovery:
         file.sync()
         self._disk.rename(unfinished, path)
         self._disk.sync_directory(path.parent)
-        self.words = msgspec.structs.replace(self.words, held=number)
+        # What is brought to the files before the words are written is theirs, or without this file nobody's.
+        segments = {each.base_offset: each for each in self.words.segments}
+        for replacement in self.changes.replacements:
+            if segments.keys() >= set(replacement.base_offsets):
+                for base_offset in replacement.base_offsets:
+                    del segments[base_offset]
+                segments[replacement.state.base_offset] = replacement.state
+        self.words = msgspec.structs.replace(
+            self.words,
+            held=number,
+            log_start_offset=max(self.words.log_start_offset, self.changes.log_start),
+            segments=[segments[base_offset] for base_offset in sorted(segments)],
+        )
         log.warning("journal_held", partition=str(self.partition.topic_partition), path=str(path))
+
+
+def held_file(directory: Path, number: int) -> Path:
+    """Of a partition: what the journal had said, up to that round, that a start could not do."""
+    return directory / file_name(number, HELD)
+
+
+def read_held(directory: Path, number: int, disk: Disk) -> list[Frame]:
+    """The rounds in that file (blocking).
+
+    Raises:
+        CorruptFile: they are not what was written.
+        FileNotFoundError: it is not there.
+    """
+    path = held_file(directory, number)
+    held = decode_frames(disk.open(path))
+    last = held[-1].sequence if held else 0
+    if last != number:  # a file that ends too early, where a round does
+        raise CorruptFile(f"{path}: ends with round {last}, round {number} was the last")
+    return held
 
 
 def _base_offsets_of(files: list[Path]) -> list[int]:

@@ -16,7 +16,7 @@ from its segments, with its producers and transactions.
    is in one checkpoint, and before that a start finds the damage again.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -24,13 +24,14 @@ import msgspec
 
 from mainstem.core import Clock, TopicPartition, UserError
 from mainstem.log import checkpoint as checkpoints
+from mainstem.log.checkpoint import PartitionState
 from mainstem.log.config import LogConfig
 from mainstem.log.damage import Damage, find_damage, segment_files
 from mainstem.log.directory import LogDirectory
 from mainstem.log.disk import Disk, File, SystemDisk
-from mainstem.log.errors import StorageError
+from mainstem.log.errors import CorruptFile, StorageError
 from mainstem.log.partition import PartitionLog
-from mainstem.log.partition_recovery import UNFINISHED
+from mainstem.log.partition_recovery import HELD, UNFINISHED, held_file, read_held
 from mainstem.log.segment import LOG, SUFFIXES, file_name
 
 _COPY_BYTES = 1 << 20
@@ -72,12 +73,13 @@ async def repair(
                 f"{path}: no partition {topic_partition}", hint="its directories are named after them"
             )
         # 2. find
-        damages = tuple(find_damage(partition, disk, saved=_is_saved(topic_partition, path, disk)))
+        words = _words_of(topic_partition, path, disk)
+        damages = (*_find_held(partition, words, disk), *find_damage(partition, disk, saved=words is not None))
         if not damages or not mend:
             return Repair(damages, {})
         try:
             # 3. and 4.
-            _remove_deleted(partition, disk)
+            _remove_deleted(partition, disk, but={damage.path for damage in damages})
             for damage in reversed(damages):
                 _mend(damage, disk)
             # 5. read anew
@@ -94,19 +96,33 @@ async def repair(
         await directory.close()
 
 
-def _is_saved(topic_partition: TopicPartition, path: Path, disk: Disk) -> bool:
+def _words_of(topic_partition: TopicPartition, path: Path, disk: Disk) -> PartitionState | None:
+    """The checkpoint's."""
     saved = checkpoints.load(disk, path)
     states = map(checkpoints.decode_partition, saved.partitions if saved else [])
-    return any(TopicPartition(state.topic, state.partition) == topic_partition for state in states)
+    return next((each for each in states if TopicPartition(each.topic, each.partition) == topic_partition), None)
 
 
-def _remove_deleted(partition: PartitionLog, disk: Disk) -> None:
-    """Remove the segments all of whose records are deleted, in whatever order the disk has let go of them."""
+def _find_held(partition: PartitionLog, words: PartitionState | None, disk: Disk) -> Iterator[Damage]:
+    """What the journal had said when a start found damage: no start succeeds without it, however whole the rest is."""
+    if words is None or not words.held:
+        return
+    try:
+        read_held(partition.directory, words.held, disk)
+    except (CorruptFile, FileNotFoundError) as error:
+        path, end = held_file(partition.directory, words.held), partition.log_end_offset
+        yield Damage(path, 0, str(error), end, end, 0, 0, None)
+
+
+def _remove_deleted(partition: PartitionLog, disk: Disk, *, but: Set[Path]) -> None:
+    """Remove the segments all of whose records are deleted, in whatever order the disk has let go of them; `but` those
+    that are mended next.
+    """
     paths = segment_files(partition.directory, disk)
     bases = sorted({int(path.stem) for path in paths} | {segment.base_offset for segment in partition.segments})
     for path in paths:
         following = next((base for base in bases if base > int(path.stem)), None)
-        if following is not None and following <= partition.log_start_offset:
+        if path not in but and following is not None and following <= partition.log_start_offset:
             for suffix in SUFFIXES:
                 disk.unlink(path.with_suffix(suffix))
 
@@ -118,6 +134,8 @@ def _mend(damage: Damage, disk: Disk) -> None:
     and what is moved already where it has to be.
     """
     directory, path = damage.path.parent, damage.path
+    if damage.path.suffix == HELD:  # the rest of the repair does without it
+        return
     if damage.set_right:
         file = disk.open(path)
         file.write([damage.set_right], damage.position)
@@ -134,6 +152,11 @@ def _mend(damage: Damage, disk: Disk) -> None:
     put, moved = dict(damage.markers), None
     if damage.last_batch:
         put.setdefault(damage.end_offset - 1, damage.last_batch)
+    if goes_on < size and put and path.name == file_name(min(put), LOG):
+        # In a file of that name nothing may be elsewhere than it was: the journal may have more to write into it.
+        _move(damage, {}, goes_on, size, directory / file_name(damage.end_offset, LOG), disk)
+        disk.sync_directory(directory)
+        goes_on = size
     if put or damage.position < goes_on < size:
         moved = directory / file_name(min([*put, damage.end_offset]), LOG)
         _move(damage, put, goes_on, size, moved, disk)

@@ -3,11 +3,15 @@
 `partition_recovery` says what there is, step by step, in a thread; `PartitionLog.start` is the end of it.
 """
 
+from collections.abc import Iterable
+
+import msgspec
+
 from mainstem.log.checkpoint import PartitionState
 from mainstem.log.compaction import Replacement
 from mainstem.log.epochs import LeaderEpochs
 from mainstem.log.partition import PartitionLog
-from mainstem.log.producers import Producers, replay_batch, replay_marker
+from mainstem.log.producers import Producer, Producers, replay_batch, replay_marker
 from mainstem.log.segment import Segment
 from mainstem.records import BatchHeader, decode_marker
 
@@ -37,6 +41,37 @@ def move_log_start(partition: PartitionLog, offset: int) -> None:
 def forget_producers(partition: PartitionLog) -> None:
     """What they have sent since is not known, nor whether their transactions have ended."""
     partition.producer_table = Producers()
+
+
+def remember_producers(partition: PartitionLog, known: Iterable[Producer]) -> None:
+    """What was known of producers before the segments were read anew: those whose records are deleted, epochs that
+    fence older ones, and when their last batches came, which are not of an hour that their timestamps say.
+
+    Of batches that are gone and not deleted nothing is known any more: their producer is to notice.
+    """
+    table, now, left = (
+        partition.producer_table,
+        partition.shared.clock.now_ms(),
+        {each.producer_id: each for each in known},
+    )
+    for found in list(table):
+        before = left.pop(found.producer_id, None)
+        if before is None:
+            table.put(msgspec.structs.replace(found, last_append_ms=now))
+            continue
+        is_fenced = found.producer_epoch < before.producer_epoch
+        after = msgspec.structs.replace(
+            found,
+            producer_epoch=max(found.producer_epoch, before.producer_epoch),
+            batches=() if is_fenced else found.batches,
+            coordinator_epoch=max(found.coordinator_epoch, before.coordinator_epoch),
+            last_append_ms=before.last_append_ms if found.last_offset == before.last_offset else now,
+        )
+        table.put(after)
+    for before in left.values():
+        is_deleted = before.last_offset < partition.log_start_offset
+        batches = before.batches if is_deleted else ()
+        table.put(msgspec.structs.replace(before, batches=batches, transaction_first_offset=-1))
 
 
 def exchange(partition: PartitionLog, replacement: Replacement) -> None:

@@ -172,7 +172,7 @@ class SegmentList(Sequence[Segment]):
         count = bisect_right(self._base_offsets, log_start_offset, 1) - 1 if self._segments else 0
         dropped = self._leave(0, count)
         if dropped and self._readable[0] < self._base_offsets[0]:
-            self._readable = (self._base_offsets[0], 0)
+            self._readable, self._readable_latest = (self._base_offsets[0], 0), (-1, 0)
         return dropped
 
     def replace(self, segment: Segment, base_offsets: list[int]) -> list[Segment]:
