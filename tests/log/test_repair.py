@@ -48,7 +48,7 @@ def damage(path, base, how):
     elif how == "cut":
         file.write_bytes(data[:-10])
     else:
-        data[{"first batch": 100, "second batch": 400, "offset": 300}[how]] ^= 1
+        data[{"beginning": 65, "first batch": 100, "second batch": 400, "offset": 300}[how]] ^= 1
         file.write_bytes(data)
 
 
@@ -280,11 +280,11 @@ def test_offsets_of_a_compacted_segment_stay_where_no_checkpoint_is(tmp_path):
         assert await housekeeping.compact(partition, Cleaner(), most_keys=1_000)
         await log.close()
         (tmp_path / "checkpoint").unlink()
-        damage(tmp_path, 0, "first batch")
+        damage(tmp_path, 0, "beginning")
         assert (await repair(tmp_path, TP, clock=ManualClock(), mend=True)).damages
         log = await open_log(tmp_path)
         found = [(record.offset, int(record.value)) for record in await read_all(log.partitions[TP])]
-        assert found == [(1, 1), (5, 5), (7, 7), (9, 9), (10, 10), (11, 99)]
+        assert found == [(3, 3), (5, 5), (7, 7), (9, 9), (10, 10), (11, 99)]
         await log.close()
 
     run(test())
