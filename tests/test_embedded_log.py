@@ -211,6 +211,21 @@ def test_a_ctrl_c_amid_the_start_leaves_no_log_behind(tmp_path):
     assert (done.stdout, done.stderr) == ("again\n", "")
 
 
+@pytest.mark.parametrize("child", [False, True])
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_a_program_whose_standard_files_are_closed_lives_on(child, closed, tmp_path):
+    """libuv aborted it when the log ended: its own files had these numbers."""
+    code = f"import mainstem, sys\nwith mainstem.embedded(child={child}): pass\nopen(sys.argv[1], 'w').close()"
+    command = f'"$1" -c "$2" "$3" {closed}'
+    subprocess.run(
+        ["sh", "-c", command, "sh", sys.executable, code, str(tmp_path / "lived")],
+        check=True,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+    )
+    assert (tmp_path / "lived").exists()
+
+
 def test_one_context_may_be_entered_more_than_once():
     one = mainstem.embedded()
     with one as outer, one as inner:

@@ -27,6 +27,7 @@ from mainstem.core.address import format_address
 from mainstem.core.config import BadSetting, convert
 from mainstem.core.errors import hints_in_tracebacks
 from mainstem.core.logging import configure
+from mainstem.core.process import open_standard_files
 from mainstem.core.threads import LastingThreads
 from mainstem.log import LogConfig
 
@@ -361,6 +362,7 @@ def _start_child(
     """The log, and what stops it."""
     from mainstem.embedded_child import Child
 
+    open_standard_files()
     process = Child(directory, broker, log)
     try:
         return ChildLog(process.start(), directory, client, process), process.stop
@@ -373,6 +375,7 @@ def _start_thread(
     directory: Path, broker: BrokerConfig, log: LogConfig, client: Mapping[str, Any]
 ) -> tuple[EmbeddedLog, Callable[[], None]]:
     """The log, and what stops it."""
+    open_standard_files()
     started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, str]] = Future()
     thread = threading.Thread(
         target=_run, args=(directory, broker, log, started), name="mainstem-embedded-log", daemon=True

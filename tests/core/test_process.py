@@ -28,6 +28,19 @@ def test_a_supervisor_that_has_ended_is_noticed():
     assert "ParentGone: started by process 1, which has ended" in child.stderr
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_standard_files_that_are_closed_are_nobody_elses(tmp_path, closed):
+    code = (
+        "import os, sys; from mainstem.core.process import open_standard_files; open_standard_files()\n"
+        "print('said'); print('said', file=sys.stderr); sys.stdin.read()\n"
+        "opened = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR); os.write(opened, b'%d' % opened)\n"
+    )
+    file = tmp_path / "file"
+    command = f'"$1" -c "$2" "$3" {closed}'
+    subprocess.run(["sh", "-c", command, "sh", sys.executable, code, str(file)], check=True, stdin=subprocess.DEVNULL)
+    assert int(file.read_text()) > 2
+
+
 def test_a_child_that_is_tied_to_us_outlives_the_thread_that_started_it():
     code = "from mainstem.core.process import die_with_parent; die_with_parent(); print(flush=True); input()"
     started = []

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import click
 
 from mainstem.core.errors import MainstemError, Superseded, UserError
-from mainstem.core.process import PARENT, SUPERSEDED
+from mainstem.core.process import PARENT, SUPERSEDED, open_standard_files
 
 COMMANDS = {
     "audit": "mainstem.cli.audit:audit",
@@ -107,6 +107,7 @@ def main() -> None:
     141 nobody reads the output any more. A bug is a failure: it shows its traceback. A process under a supervisor ends
     with 75 where it may be started again, and with 3 where a newer one has taken its work over.
     """
+    open_standard_files()
     try:
         _load_kio()
         # What `ctx.exit` was given, or what the command returned: None.

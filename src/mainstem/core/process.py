@@ -44,6 +44,21 @@ def die_with_parent(environment: os._Environ[str] = os.environ) -> None:
         raise ParentGone(f"started by process {parent}, which has ended")
 
 
+def open_standard_files() -> None:
+    """Where stdin, stdout or stderr is closed, let it be `/dev/null`, for children too.
+
+    Else the next file or socket that is opened has its number: libuv aborts the process when it closes that, and what
+    somebody prints would be written into it.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+
+
 def start_child(command: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
     """`subprocess.Popen` from a thread that lives as long as this process, so that any thread may start a child.
 

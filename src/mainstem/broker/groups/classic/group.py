@@ -115,6 +115,11 @@ class ClassicGroup(Group):
         self._pending: dict[str, float] = {}  # member ids given out, not yet joined with: until when
         self._waiting_for_sync: set[str] = set()
         self._is_told = True  # of the generation: who joined waits until it is stored
+        self._is_overtaken = False  # before it was told: the next one has everybody who has come meanwhile
+        self._is_assigning = False  # the leader's assignment is on its way to the log
+        self._is_keeping = False  # so is a record with other ids of static members
+        self._returned: dict[str, tuple[bool, str]] = {}
+        """Static members that wait for the next such record: (whether they skip the assignment, who leads)."""
         self._join_deadline: float | None = None
         self._sync_deadline: float | None = None
         self._initial: tuple[int, int] | None = (
@@ -304,24 +309,43 @@ class ClassicGroup(Group):
             self._complete_if_all_joined(step)
 
     def _keep_generation(self, member: Member, may_skip: bool, told_leader: str, step: Step) -> None:
-        """The new member id is stored; then the member goes on with the assignment it had."""
+        """The new member id is stored; then the member goes on with the assignment it had. Who comes while a record is
+        on its way shares the next one: a few bytes would write the whole group each time.
+        """
+        self._returned[member.member_id] = (may_skip, told_leader)
+        if not self._is_keeping:
+            self._store_returned(step)
+
+    def _store_returned(self, step: Step) -> None:
+        returned, self._returned = self._returned, {}
         generation = self.generation
 
         def stored() -> Step:
             after = Step()
-            if self.generation == generation and self.state is STABLE and member.join_reply:
-                is_leader = self.members.leader == member.member_id
-                answer = self._joined(member)
-                if may_skip:
-                    answer = msgspec.structs.replace(answer, skip_assignment=is_leader)
-                else:  # told that the old id leads, it does not assign: nobody else would take part
-                    answer = msgspec.structs.replace(answer, leader=told_leader, members=())
-                self._answer_join(member, answer, after)
-                self._rearm(member)  # its session may have ended while it waited
+            self._is_keeping = False
+            if self.generation != generation or self.state is not STABLE:
+                self._returned = {}
+                return after
+            for member_id, (may_skip, told_leader) in returned.items():
+                member = self.members.get(member_id)
+                if member is not None and member.join_reply:
+                    self._answer_returned(member, may_skip, told_leader, after)
+            if self._returned:
+                self._store_returned(after)
             return after
 
+        self._is_keeping = True
         step.record = self._value(self._given())
         step.after_stored = stored
+
+    def _answer_returned(self, member: Member, may_skip: bool, told_leader: str, step: Step) -> None:
+        answer = self._joined(member)
+        if may_skip:
+            answer = msgspec.structs.replace(answer, skip_assignment=self.members.leader == member.member_id)
+        else:  # told that the old id leads, it does not assign: nobody else would take part
+            answer = msgspec.structs.replace(answer, leader=told_leader, members=())
+        self._answer_join(member, answer, step)
+        self._rearm(member)  # its session may have ended while it waited
 
     def _add(self, member_id: str, request: JoinRequest, reply: JoinReply, step: Step) -> None:
         member = Member(member_id, request)
@@ -365,6 +389,14 @@ class ClassicGroup(Group):
             self._prepare_rebalance(step)
 
     def _prepare_rebalance(self, step: Step) -> None:
+        if self.state is COMPLETING and not self._is_told:
+            # Nobody has heard of it. One generation for each who comes would write the whole group each time.
+            self._is_overtaken = True
+            return
+        self._begin_rebalance(step)
+
+    def _begin_rebalance(self, step: Step) -> None:
+        self._is_assigning = False
         if self.state is COMPLETING:
             for member in self.members.values():
                 self._answer_sync(member, SyncAnswer(error=Code.rebalance_in_progress), step)
@@ -427,6 +459,10 @@ class ClassicGroup(Group):
         step = Step()
         if self.state is COMPLETING and self.generation == generation:
             self._is_told = True
+            if self._is_overtaken:
+                self._is_overtaken = False
+                self._begin_rebalance(step)
+                return step
             for member in self.members.values():
                 self._answer_join(member, self._joined(member), step)
                 member.is_new = False
@@ -462,7 +498,10 @@ class ClassicGroup(Group):
         self._answer_sync(member, SyncAnswer(error=Code.rebalance_in_progress), step)  # as in `_wait_for_join`
         member.sync_reply = reply
         if self.members.leader == request.member_id:
+            if self._is_assigning:  # it asks again: it gets its part with the others
+                return step
             complete = {each: request.assignments.get(each, b"") for each in self.members}
+            self._is_assigning = True
             step.record = self._value(complete)
             step.after_stored = lambda: self._assigned(request.generation, complete)
         return step
@@ -471,6 +510,7 @@ class ClassicGroup(Group):
         """The assignment is durable: everybody gets its part, unless the next rebalance has begun meanwhile."""
         step = Step()
         if self.state is COMPLETING and self.generation == generation:
+            self._is_assigning = False
             self._become(STABLE)
             for member in self.members.values():
                 member.assignment = assignments.get(member.member_id, b"")
@@ -568,7 +608,10 @@ class ClassicGroup(Group):
         for member in self.members.values():
             self._answer_join(member, JoinAnswer(error=code, member_id=member.member_id), step)
             self._answer_sync(member, SyncAnswer(error=code), step)
+        self._is_keeping = self._is_assigning = self._is_overtaken = False
+        self._returned = {}
         if self.state is COMPLETING and not self._is_told:  # nobody will ever be told of this generation
+            self._is_told = True
             self._become(PREPARING)
             self._join_deadline = self._in(self.members.rebalance_timeout_ms())
         return step
