@@ -324,12 +324,14 @@ class PartitionRecovery:
             self.partition.log_end_offset = end
 
     def _remove_leftovers(self) -> None:
-        known = {segment.path_of(suffix) for segment in self.partition.segments for suffix in SUFFIXES}
+        known = {file_name(segment.base_offset, suffix) for segment in self.partition.segments for suffix in SUFFIXES}
         for path in self._files:
+            if path.name in known:
+                continue
             # What it held is in a checkpoint, by the one there is; a repair that reads anew has still to write its own.
             spent = path.suffix == HELD and self.words is not None and path != self._held_in
             unfinished = spent or path.suffix in (CLEANED, UNFINISHED, ".swap", ".deleted")
-            if unfinished or (path.suffix in SUFFIXES and path not in known):
+            if unfinished or path.suffix in SUFFIXES:
                 log.info("leftover_removed", path=str(path))
                 self._disk.unlink(path)
                 # The next checkpoint syncs that: an empty segment's name would say where the log ends.
