@@ -235,7 +235,9 @@ class Topics:
         Raises:
             InvalidTopicName: it is broken, or the name is the broker's own.
         """
-        if not is_topic_name(name) or name == METADATA.topic:
+        if name == METADATA.topic:
+            raise InvalidTopicName(f"{name!r} is a name of the log's own")
+        if not is_topic_name(name):
             raise InvalidTopicName(f"{name!r} is no topic name: 1 to 249 of a-z A-Z 0-9 . _ -, and not '.' or '..'")
 
     async def create(self, name: str, partitions: int, config: dict[str, str], *, internal: bool = False) -> Topic:
