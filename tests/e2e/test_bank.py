@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import signal
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -56,6 +57,9 @@ class Views:
     def __init__(self, address):
         self._client = httpx.Client(base_url=f"http://{address}", timeout=180)
 
+    def close(self):
+        self._client.close()
+
     def rows(self, view, *, token="", **options):
         """Account -> row, of what is there."""
         found = {}
@@ -102,8 +106,8 @@ def test_balances_are_known_as_of_any_position(tmp_path):
     (project / "mainstem.toml").write_text(
         settings.replace('["page_views.py", "newsfeed.py", "bank.py", "census.py", "patterns.py"]', '"bank.py"')
     )
-    transactions, views = some_transactions(), Views(address)
-    with Node(project, data) as node:
+    transactions = some_transactions()
+    with closing(Views(address)) as views, Node(project, data) as node:
         for start, end in BATCHES:
             token = node.post("bank.transactions/events", transactions[start:end])["token"]
             assert balances_in(views.rows("balances", token=token)) == clerk(transactions[:end])
