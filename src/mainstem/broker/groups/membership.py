@@ -13,6 +13,11 @@ Entry: TypeAlias = tuple[Key, Value | None]
 """A record to store; None for its value is a tombstone."""
 
 
+def time_to_join(rebalance_timeout_ms: int, session_timeout_ms: int) -> int:
+    """Of a member of the classic protocol, in ms: who names none, 0 or less, is given as long as its session."""
+    return rebalance_timeout_ms if rebalance_timeout_ms > 0 else session_timeout_ms
+
+
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """Who wants to commit offsets, and of what."""
 

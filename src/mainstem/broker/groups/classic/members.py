@@ -7,6 +7,7 @@ from mainstem.broker.fields import CorruptCoordinatorRecord
 from mainstem.broker.groups.classic.messages import JoinReply, JoinRequest, SyncReply
 from mainstem.broker.groups.embedded import read_topics
 from mainstem.broker.groups.errors import FencedInstance, UnknownMember
+from mainstem.broker.groups.membership import time_to_join
 from mainstem.broker.groups.records import MemberValue
 
 
@@ -173,8 +174,6 @@ class Members(Mapping[str, Member]):
             return None
 
     def rebalance_timeout_ms(self) -> int:
-        """The longest of all; who names none, 0 or less, is given as long as its session."""
-        timeouts = (
-            m.rebalance_timeout_ms if m.rebalance_timeout_ms > 0 else m.session_timeout_ms for m in self._by_id.values()
-        )
+        """The longest of all."""
+        timeouts = (time_to_join(m.rebalance_timeout_ms, m.session_timeout_ms) for m in self._by_id.values())
         return max(timeouts, default=0)

@@ -23,6 +23,7 @@ from mainstem.broker.groups.errors import (
     RebalanceInProgress,
     UnknownMember,
 )
+from mainstem.broker.groups.membership import time_to_join
 from mainstem.broker.groups.modern.group import SESSION, Change
 from mainstem.broker.groups.modern.partitions import Assignment, Owned
 from mainstem.broker.groups.modern.subscriptions import TopicsView
@@ -46,7 +47,9 @@ def join(group: ConsumerGroup, request: JoinRequest) -> Change[JoinAnswer]:
         after = group.advance(before, wanted, by_id(subscription.owned, group.topics), {})
         group.drop_deadline(after.member_id, CLASSIC_JOIN)
         group.set_deadline(after.member_id, SESSION, request.session_timeout_ms)
-        group.set_deadline(after.member_id, CLASSIC_SYNC, _rebalance_timeout_ms(after))
+        group.set_deadline(
+            after.member_id, CLASSIC_SYNC, time_to_join(request.rebalance_timeout_ms, request.session_timeout_ms)
+        )
         return group.change(joined(after))
 
 
@@ -120,7 +123,7 @@ def sync(group: ConsumerGroup, request: SyncRequest) -> SyncAnswer:
     if request.protocol not in (None, name):
         raise InconsistentProtocol(group.group_id, f"protocol {name!r}, found {request.protocol!r}")
     if group.target_epoch > member.epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
-        group.set_deadline(member.member_id, CLASSIC_JOIN, _rebalance_timeout_ms(member), if_absent=True)
+        _give_time_to_join(group, member, classic)
         raise RebalanceInProgress(group.group_id, f"member {member.member_id} is to join again")
     group.drop_deadline(member.member_id, CLASSIC_SYNC)
     group.set_deadline(member.member_id, SESSION, classic.session_timeout_ms)
@@ -147,14 +150,13 @@ def heartbeat(group: ConsumerGroup, member_id: str, instance_id: str | None, gen
         or member.state is MemberState.UNREVOKED_PARTITIONS
         or (waits and not group.waits_for_others(member))
     ):
-        group.set_deadline(member_id, CLASSIC_JOIN, _rebalance_timeout_ms(member), if_absent=True)
+        _give_time_to_join(group, member, classic)
         raise RebalanceInProgress(group.group_id, f"member {member_id} is to join again")
 
 
-def _rebalance_timeout_ms(member: Member) -> int:
-    """Who names none, 0 or less, is given as long as its session."""
-    assert member.classic is not None
-    return member.rebalance_timeout_ms if member.rebalance_timeout_ms > 0 else member.classic.session_timeout_ms
+def _give_time_to_join(group: ConsumerGroup, member: Member, classic: ClassicProtocols) -> None:
+    milliseconds = time_to_join(member.rebalance_timeout_ms, classic.session_timeout_ms)
+    group.set_deadline(member.member_id, CLASSIC_JOIN, milliseconds, if_absent=True)
 
 
 def leaving(group: ConsumerGroup, member_id: str, instance_id: str | None) -> Member:
