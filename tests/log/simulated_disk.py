@@ -157,7 +157,7 @@ class SimulatedDisk:
         self.off_at: int | None = None
         """From this change on the power is off."""
         self.refusals: list[tuple[str, int, str]] = []
-        """(call, error number, part of the path): each refuses one call."""
+        """(call, error number, part of the path below `root`): each refuses one call."""
         self.hints: list[tuple[Path, int, int]] = []
         """What `begin_writeback` was told: file, position and size."""
         self.syncs: list[Path] = []
@@ -168,7 +168,7 @@ class SimulatedDisk:
         self.off_at = self.changes + changes
 
     def refuse(self, call: str, error: int, path: str = "") -> None:
-        """Let the next `call` on a path that contains `path` fail."""
+        """Let the next `call` on a path that contains `path` below `root` fail."""
         self.refusals.append((call, error, path))
 
     def after_power_cut(self, choose: Choose, *, names_in_order: bool = True) -> "SimulatedDisk":
@@ -188,8 +188,9 @@ class SimulatedDisk:
         if self.is_off:
             raise OSError(errno.EIO, "the power is off", str(path))
         self.changes += 1
+        below = f"/{path.relative_to(self.root)}"  # the directories above have names of their own: "pytest-10"
         for refusal in self.refusals:
-            if refusal[0] == call and refusal[2] in str(path):
+            if refusal[0] == call and refusal[2] in below:
                 self.refusals.remove(refusal)
                 raise OSError(refusal[1], os.strerror(refusal[1]), str(path))
 

@@ -100,6 +100,7 @@ def test_a_batch_that_hangs_leaves_most_of_spark_to_others(
     run_until(driver, lambda: driver.running[f"{shop}_hangs@1"].figures()["running_ms"] > 1000)
     run_until(driver, lambda: len(read_rows(log_connection, f"{shop}.copied")) == len(rows))
     tracker = spark.sparkContext.statusTracker()
+    run_until(driver, lambda: len(tracker.getActiveStageIds()) == 1)  # what was copied may not be committed yet
     (stage,) = tracker.getActiveStageIds()
     assert tracker.getStageInfo(stage).numTasks == places // 3
     put_rows(log_connection, live_registry, f"{shop}.orders", ORDERS, more, ("id",))
