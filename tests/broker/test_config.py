@@ -55,6 +55,37 @@ def test_a_setting_that_is_unknown_or_out_of_range_is_named(wrong):
 
 
 @pytest.mark.parametrize(
+    ("setting", "hint"),
+    [
+        ("log.retention.ms", '[broker.topic_defaults] has it for all topics, as "retention.ms"'),
+        ("log_retention_ms", '[broker.topic_defaults] has it for all topics, as "retention.ms"'),
+        ("retention_ms", '[broker.topic_defaults] has it for all topics, as "retention.ms"'),
+        ("message.max.bytes", '[broker.topic_defaults] has it for all topics, as "max.message.bytes"'),
+        ("num.partitions", "did you mean num_partitions?"),
+    ],
+)
+def test_what_kafkas_brokers_have_elsewhere_is_told_where_it_is_here(setting, hint):
+    with pytest.raises(BadSetting) as caught:
+        convert({setting: 1}, BrokerConfig, where="mainstem.toml")
+    assert caught.value.hint == hint
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("retention.mss", "1", "Unknown topic config name: retention.mss; did you mean retention.ms?"),
+        ("retention.ms", "x", "Invalid value x for configuration retention.ms: expected `int`"),
+        ("min.insync.replicas", "2", "min.insync.replicas is set for all topics while the log runs"),
+        ("remote.storage.enable", "false", "remote.storage.enable is each topic's own"),
+    ],
+)
+def test_a_default_of_topics_is_checked_when_the_settings_are_read(name, value, message):
+    with pytest.raises(BadSetting) as caught:
+        convert({"topic_defaults": {name: value}}, BrokerConfig, where="mainstem.toml")
+    assert f"mainstem.toml: topic_defaults: {message}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
     "wrong",
     [
         {"group_share_delivery_count_limit": 11},

@@ -85,7 +85,7 @@ def test_what_tools_for_kafka_ask_of_a_broker():
     told = {each["name"]: each for each in configs.describe_broker_configs(config, NothingSet())}
     assert told["broker.id"]["value"] == told["node.id"]["value"] == "7"
     assert told["advertised.listeners"]["value"] == "BROKER://127.0.0.1:9092,OUTSIDE://log.example:443"
-    assert told["advertised.listeners"]["config_source"] == configs.FROM_BROKER
+    assert told["advertised.listeners"]["config_source"] == configs.FROM_START
     assert told["advertised.listeners"]["read_only"]
     assert told["delete.topic.enable"]["value"] == "true"
     assert told["transaction.state.log.replication.factor"]["value"] == "1"

@@ -4,13 +4,15 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from mainstem.broker.dynamic_settings import TOPIC_DEFAULTS, WITHOUT_EFFECT, check, default_of, topic_defaults
 from mainstem.broker.server import Broker
 from mainstem.core import ManualClock
 from mainstem.log import TopicConfig
 from mainstem.wire.errors import Code, RequestError
-from tests.support.broker import Client, crashed, partition_of, running, start, stop
+from tests.log.simulated_disk import SimulatedDisk
+from tests.support.broker import CONFIG, Client, crashed, partition_of, running, start, stop
 
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -99,6 +101,36 @@ def test_where_a_value_comes_from_is_told_as_kafka_tells_it(tmp_path):
             )
             assert await told(client, BROKER, "", "log.retention.ms") == ("7000", 3, layers[1:])
             client.close()
+
+    asyncio.run(check_it())
+
+
+def test_what_the_broker_is_started_with_for_its_topics_is_below_what_clients_set(tmp_path):
+    async def check_it() -> None:
+        clock, disk = ManualClock(), SimulatedDisk(tmp_path)
+        config = replace(CONFIG, topic_defaults={"retention.ms": "7000", "cleanup_policy": "compact"})
+        broker = await start(tmp_path, clock, config, disk=disk)
+        client = await Client.connect(broker)
+        await created(client, "plain")
+        await created(client, "own", retention_ms="5000")
+        assert [retention_of(broker, each) for each in ("plain", "own")] == [7000, 5000]
+        assert partition_of(broker, "plain").config.cleanup_policy == "compact"
+        (offsets,) = {each.config.cleanup_policy for each in broker.topics.by_name("__consumer_offsets").logs}
+        assert (offsets, broker.topics.by_name("__transaction_state").config.get("retention.ms")) == ("compact", None)
+        layers = [("log.retention.ms", "7000", 4)]
+        default = ("log.retention.ms", str(TopicConfig().retention_ms), 5)
+        assert await told(client, TOPIC, "plain", "retention.ms") == ("7000", 4, layers)
+        assert await told(client, BROKER, "1", "log.retention.ms") == ("7000", 4, [*layers, default])
+        await alter(client, "", ("log.retention.ms", SET, "8000"))
+        assert retention_of(broker, "plain") == 8000
+        await alter(client, "", ("log.retention.ms", DELETE, None))
+        assert retention_of(broker, "plain") == 7000
+        client.close()
+        await stop(broker)
+
+        broker = await start(tmp_path, clock, disk=disk)  # without them
+        assert [retention_of(broker, each) for each in ("plain", "own")] == [TopicConfig().retention_ms, 5000]
+        await stop(broker)
 
     asyncio.run(check_it())
 

@@ -88,6 +88,7 @@ def test_the_nearest_name_is_suggested():
     assert (nearest("segmnt_bytes", known), nearest("zzz", known)) == ("segment_bytes", "")
     assert suggestion("zzz", known) == "expected is one of name, segment_bytes"
     assert suggestion("zzz", known, "see there") == "see there"
+    assert suggestion("zzz", [f"setting_{number:02}" for number in range(42)]).endswith(", setting_39 and 2 more")
 
 
 def test_the_nearest_name_is_looked_for_once_however_often_the_mistake_is_made(monkeypatch):

@@ -75,3 +75,9 @@ def test_a_directory_setting_is_checked():
     assert convert({"read_threads": "8"}, LogConfig, where="mainstem.toml: [log]").read_threads == 8
     with pytest.raises(BadSetting, match=r"mainstem.toml: \[log\]: .*read_thread"):
         convert({"read_thread": 8}, LogConfig, where="mainstem.toml: [log]")
+
+
+def test_a_setting_of_topics_is_told_as_that():
+    with pytest.raises(BadSetting) as caught:
+        convert({"retention_ms": 1}, LogConfig, where="mainstem.toml")
+    assert caught.value.hint == "it is a topic's: [broker.topic_defaults] says what they have by default"

@@ -183,6 +183,8 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
         max_incremental_fetch_session_cache_slots: fetch sessions kept;
             further fetchers send their partitions each time.
         stop_timeout_ms: how long requests in flight may take when the broker stops.
+        topic_defaults: table `[broker.topic_defaults]`: what topics have that do not say otherwise, with Kafka's names,
+            as `"retention.ms" = "-1"`. What clients set for the broker (`kafka-configs`) comes before it.
         offsets_topic_num_partitions: of `__consumer_offsets`; Kafka's 50 pays on a cluster only, where each is led by
             another broker.
         offset_metadata_max_bytes: of the text that a consumer commits with an offset.
@@ -282,6 +284,7 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
     fetch_max_bytes: Amount = 57_671_680
     max_incremental_fetch_session_cache_slots: Amount = 1_000
     stop_timeout_ms: Amount = 5_000
+    topic_defaults: dict[str, str] = {}
 
     # consumer groups
     offsets_topic_num_partitions: Partitions = 4
@@ -375,6 +378,7 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
         for user in self.super_users:
             if ":" not in user:
                 raise ValueError(f"super_users: expected User:NAME, found {user!r}")
+        self._check_topic_defaults()
         for kind in _BOUNDED:
             self._check_groups(kind)
         if self.group_streams_num_standby_replicas > self.group_streams_max_standby_replicas:
@@ -391,6 +395,27 @@ class BrokerConfig(ListenerConfig, frozen=True, forbid_unknown_fields=True, kw_o
         if not sasl and (self.users or self.users_file):
             setting = "users" if self.users else "users_file"
             raise without_effect(setting, self.protocol, SASL_PROTOCOLS)
+
+    def _check_topic_defaults(self) -> None:
+        if not self.topic_defaults:
+            return
+        from mainstem.broker.dynamic_settings import of_start  # here: most have none, and it needs the whole log
+        from mainstem.log import InvalidTopicConfig
+
+        try:
+            of_start(self.topic_defaults)
+        except InvalidTopicConfig as error:
+            raise ValueError(f"topic_defaults: {error}{error.hint and f'; {error.hint}'}") from None
+
+    @staticmethod
+    def hint_for(unknown: str) -> str:
+        """What to do about a setting that Kafka's brokers have, and this table does not; "" of every other."""
+        from mainstem.broker.dynamic_settings import TOPIC_DEFAULTS  # here: good settings need none of it
+
+        for name in (unknown.replace("_", "."), f"log.{unknown.replace('_', '.')}"):
+            if name in TOPIC_DEFAULTS:
+                return f'[broker.topic_defaults] has it for all topics, as "{TOPIC_DEFAULTS[name]}"'
+        return ""
 
     def _check_groups(self, kind: str) -> None:
         for name in _BOUNDED[kind]:

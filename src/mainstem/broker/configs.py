@@ -14,7 +14,9 @@ import msgspec
 from mainstem.broker.config import BrokerConfig
 from mainstem.broker.dynamic_settings import (
     ALL_BROKERS,
+    BROKERS_NAMES,
     FROM_ALL_BROKERS,
+    FROM_START,
     TOPIC_DEFAULTS,
     WITHOUT_EFFECT,
     DynamicSettings,
@@ -28,7 +30,7 @@ from mainstem.wire.errors import Code, RequestError
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 """Kinds of resources."""
 
-FROM_TOPIC, FROM_BROKER, FROM_DEFAULT, FROM_GROUP = 1, 4, 5, 8
+FROM_TOPIC, FROM_DEFAULT, FROM_GROUP = 1, 5, 8
 """Where a value comes from (Kafka's ConfigSource)."""
 
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
@@ -43,7 +45,6 @@ _LISTS: Final = (
     "leader.replication.throttled.replicas",
     "log.cleanup.policy",
 )
-_BROKERS_NAMES: Final = {of_topic: of_broker for of_broker, of_topic in TOPIC_DEFAULTS.items()}
 _TOLD_WITHOUT_DEFAULT: Final = ("log.flush.interval.ms", "log.retention.ms", "log.roll.jitter.ms", "log.roll.ms")
 """In Kafka they have none: there the default is that of a setting in hours, or nothing."""
 
@@ -84,6 +85,7 @@ def _broker_defaults() -> Mapping[str, str]:
 def _as_kafka(config: BrokerConfig) -> dict[str, str]:
     values = msgspec.structs.asdict(config)
     del values["users"]  # passwords
+    del values["topic_defaults"]  # each has a name of its own in Kafka
     texts = {name.replace("_", "."): _text(value) for name, value in values.items()}
     texts["listeners"] = ",".join(
         f"{name.upper()}://{format_address(each.host, each.port)}" for name, each in config.all_listeners().items()
@@ -122,7 +124,7 @@ def describe_topic_configs(
     entries = []
     for name, value in sorted(settings.to_kafka().items()):
         entry = _entry(name, value, FROM_TOPIC if name in overrides else FROM_DEFAULT, _topic_defaults()[name])
-        above = _BROKERS_NAMES.get(name)
+        above = BROKERS_NAMES.get(name)
         if above is not None and dynamic is not None:
             _lay_between(entry, dynamic.synonyms(above))
         if above is None or above in _TOLD_WITHOUT_DEFAULT:
@@ -139,7 +141,7 @@ def describe_broker_configs(config: BrokerConfig, dynamic: DynamicSettings) -> l
         _entry(
             name,
             value,
-            FROM_BROKER if name in _ALWAYS_SET or value != _broker_defaults()[name] else FROM_DEFAULT,
+            FROM_START if name in _ALWAYS_SET or value != _broker_defaults()[name] else FROM_DEFAULT,
             _broker_defaults()[name],
             read_only=True,
         )
@@ -187,7 +189,7 @@ def describe_group_configs(defaults: Mapping[str, str], overrides: Mapping[str, 
         above = f"group.{name}"
         if above not in _broker_defaults():
             above = name
-        source = FROM_DEFAULT if default == _broker_defaults().get(above, default) else FROM_BROKER
+        source = FROM_DEFAULT if default == _broker_defaults().get(above, default) else FROM_START
         synonyms = [{"name": above, "value": default, "source": source}]
         if value is not None:
             source = FROM_GROUP

@@ -1,7 +1,8 @@
 """Settings of the broker that a request may change while it runs: Kafka's dynamic broker configs (KIP-226).
 
 There are two layers of them: what is set for all brokers (the resource with an empty name), and above it what is set
-for this one (the resource named by its number). Both are facts of the log. What neither has is the default.
+for this one (the resource named by its number). Both are facts of the log. Below them is what the broker was started
+with for its topics (`BrokerConfig.topic_defaults`); what none of them has is the default.
 
 Those that topics take over (`TOPIC_DEFAULTS`) hold at once, for each topic that has no value of its own; the
 coordinators' own topics are left as they are. Those that mean nothing here (`WITHOUT_EFFECT`) are kept and shown, so
@@ -21,6 +22,7 @@ from mainstem.wire.errors import Code, RequestError
 
 FROM_THIS_BROKER: Final = 2
 FROM_ALL_BROKERS: Final = 3
+FROM_START: Final = 4
 """Where a value comes from (Kafka's ConfigSource)."""
 
 ALL_BROKERS: Final = ""
@@ -58,6 +60,8 @@ TOPIC_DEFAULTS: Final[Mapping[str, str]] = {
 }
 """Kafka's name for the broker, and the topic setting that it is the default of."""
 
+BROKERS_NAMES: Final[Mapping[str, str]] = {of_topic: of_broker for of_broker, of_topic in TOPIC_DEFAULTS.items()}
+
 WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "background.threads": "10",
     "follower.replication.throttled.rate": "9223372036854775807",
@@ -94,12 +98,14 @@ Change: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str]]
 class DynamicSettings:
     """Both layers, as the facts have them and as they change; topics follow."""
 
-    def __init__(self, facts: Facts, node_id: int) -> None:
+    def __init__(self, facts: Facts, node_id: int, start: Mapping[str, str]) -> None:
+        """`start`: what the broker is started with for its topics, as `of_start` takes it."""
         self._facts = facts
         self.on_change: Callable[[TopicConfig], None] = lambda _: None
         """Told what topics are to have where they have no value of their own, with each change."""
         self._node = str(node_id)
         self._changing = asyncio.Lock()
+        self._start = of_start(start)
         self._layers: dict[str, dict[str, str]] = {self._node: {}, ALL_BROKERS: dict(_ALWAYS_SET)}
         for name, fact in facts.below(_KEY):
             if name in self._layers:  # those of another number are of a broker that this log was under before
@@ -108,7 +114,10 @@ class DynamicSettings:
     @property
     def defaults(self) -> TopicConfig:
         """What topics have where they have no value of their own."""
-        return topic_defaults(self._layers[ALL_BROKERS] | self._layers[self._node])
+        return self._defaults(self._layers)
+
+    def _defaults(self, layers: Mapping[str, Mapping[str, str]]) -> TopicConfig:
+        return topic_defaults({**self._start, **layers[ALL_BROKERS], **layers[self._node]})
 
     def of(self, broker: str) -> Mapping[str, str]:
         """What is set for this broker (its number), or for all (an empty name).
@@ -132,7 +141,7 @@ class DynamicSettings:
             check(after)
             self._check_min_in_sync(broker, before, after)
             layers = self._layers | {broker: after}
-            defaults = topic_defaults(layers[ALL_BROKERS] | layers[self._node])
+            defaults = self._defaults(layers)
             self._check_defaults(after, before, defaults)
             if not validate_only:
                 await self._facts.put({f"{_KEY}{broker}": after or None})
@@ -157,12 +166,12 @@ class DynamicSettings:
 
     def synonyms(self, name: str) -> list[dict[str, Any]]:
         """What is set under that name, the one that counts first, as DescribeConfigs tells it."""
-        layers = ((self._node, FROM_THIS_BROKER), (ALL_BROKERS, FROM_ALL_BROKERS))
-        return [
-            {"name": name, "value": self._layers[layer][name], "source": source}
-            for layer, source in layers
-            if name in self._layers[layer]
-        ]
+        layers = (
+            (self._layers[self._node], FROM_THIS_BROKER),
+            (self._layers[ALL_BROKERS], FROM_ALL_BROKERS),
+            (self._start, FROM_START),
+        )
+        return [{"name": name, "value": layer[name], "source": source} for layer, source in layers if name in layer]
 
 
 def topic_defaults(settings: Mapping[str, str]) -> TopicConfig:
@@ -180,6 +189,25 @@ def topic_defaults(settings: Mapping[str, str]) -> TopicConfig:
 def _of_topics(settings: Mapping[str, str]) -> dict[str, str]:
     """Those that topics take over, by the names that they have there."""
     return {TOPIC_DEFAULTS[name]: value for name, value in settings.items() if name in TOPIC_DEFAULTS}
+
+
+def of_start(settings: Mapping[str, str]) -> dict[str, str]:
+    """What a broker is started with for its topics, by the broker's names; given by the topics', where underscores
+    count as dots: a variable of the environment has no dots.
+
+    Raises:
+        InvalidTopicConfig: a name or a value that topics do not take, or one that is not the broker's to say.
+    """
+    settings = {name.replace("_", "."): value for name, value in settings.items()}
+    check_taken(settings, TopicConfig.from_kafka(settings))
+    for name in settings:
+        if name not in BROKERS_NAMES:
+            raise InvalidTopicConfig(f"{name} is each topic's own: there is no default to set")
+        if BROKERS_NAMES[name] in _ALWAYS_SET:
+            raise InvalidTopicConfig(
+                f"{name} is set for all topics while the log runs (kafka-configs --entity-default)"
+            )
+    return {BROKERS_NAMES[name]: value for name, value in settings.items()}
 
 
 @cache

@@ -155,7 +155,7 @@ class Broker:
             for listener in self.listeners:
                 await listener.bind()
             facts = await Facts.load(self.log, self.clock)
-            self.dynamic = DynamicSettings(facts, self.config.node_id)
+            self.dynamic = DynamicSettings(facts, self.config.node_id, self.config.topic_defaults)
             self.topics = await Topics.load(self.log, self.config, self.clock, facts, self.dynamic.defaults)
             self.dynamic.on_change = self.topics.set_defaults
             if any(listener.mechanisms for listener in self.listeners):

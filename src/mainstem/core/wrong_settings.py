@@ -1,7 +1,7 @@
 """What is told of a setting that is wrong: msgspec's words in one line, the setting first, and what to do about it."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, get_args, get_origin
 
@@ -12,6 +12,7 @@ from mainstem.core.prepared import prepared
 TLS_PROTOCOLS = "SSL or SASL_SSL"
 SASL_PROTOCOLS = "SASL_SSL or SASL_PLAINTEXT"
 
+_MOST_TOLD = 40
 _ENUM = "Invalid enum value '(.*)'"
 
 
@@ -21,7 +22,9 @@ def suggestion(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """
     names = tuple(sorted(known))
     close = nearest(name, names)
-    return f"did you mean {close}?" if close else otherwise or f"expected is one of {', '.join(names)}"
+    more = f" and {len(names) - _MOST_TOLD} more" if len(names) > _MOST_TOLD else ""
+    listed = f"expected is one of {', '.join(names[:_MOST_TOLD])}{more}"
+    return f"did you mean {close}?" if close else otherwise or listed
 
 
 @lru_cache(maxsize=64)  # a request may make the same mistake thousands of times, each worth a millisecond
@@ -105,7 +108,9 @@ def what_to_do(error: str, kind: Any) -> str:
     """The hint for what msgspec says of settings of the type `kind`."""
     path, reason, _ = in_parts(error)
     if unknown := re.match(r"Object contains unknown field `(.+?)`", error):
-        return suggestion(unknown[1], _fields(kind, _split(path)))
+        of_its_own: Callable[[str], str] | None = None if path else getattr(kind, "hint_for", None)
+        hint = of_its_own(unknown[1]) if of_its_own else ""
+        return hint or suggestion(unknown[1].replace(".", "_"), _fields(kind, _split(path)))
     field = _field(kind, path)
     if field is not None and (value := re.match(_ENUM, reason)):
         return suggestion(value[1], _texts(field), "give one of them")

@@ -46,6 +46,12 @@ class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     read_threads: Annotated[int, Meta(ge=1, le=64)] = 4
     open_files: Annotated[int, Meta(ge=16)] = 16_384
 
+    @staticmethod
+    def hint_for(unknown: str) -> str:
+        """What to do about a setting that is one of topics; "" of every other."""
+        is_of_topics = unknown.replace(".", "_") in TopicConfig.__struct_fields__
+        return "it is a topic's: [broker.topic_defaults] says what they have by default" if is_of_topics else ""
+
 
 class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Kafka 4.3's topic settings; `cleanup.policy` is `cleanup_policy` here.
