@@ -667,6 +667,33 @@ def test_a_log_that_cannot_write_its_last_checkpoint_lets_go_of_its_directory_al
     run(test())
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_partition_whose_directory_somebody_has_removed_is_deleted_and_made_again(tmp_path, restarted):
+    """Its name could not be taken away, so it was said for ever, and nobody could have it."""
+
+    async def test():
+        disk = SimulatedDisk(tmp_path)
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig())
+        await partition.append(batch(b"v"))
+        if restarted:
+            await log.close()
+        disk.remove_tree(partition.directory)
+        if restarted:
+            log = await open_log(tmp_path, disk=disk)
+            assert log.partitions[TP].error is not None
+        await log.delete_partition(TP)
+        assert (dict(log.partitions), set(log.undeleted)) == ({}, set())
+        again = await log.create_partition(TP, UUID(int=7), TopicConfig())
+        await again.append(batch(b"new"))
+        await log.close()
+        log = await open_log(tmp_path, disk=disk)
+        assert await values(log.partitions[TP]) == [b"new"]
+        await log.close()
+
+    run(test())
+
+
 @pytest.mark.parametrize("refused", ["note", "name"])
 def test_a_deletion_that_a_full_disk_refuses_is_made_up_for(tmp_path, refused):
     """Else it was there again after a start weeks later, when nobody knew that it had been deleted."""

@@ -3,8 +3,10 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from mainstem.log import TopicConfig
+from mainstem.log.config import FOREVER
 from mainstem.log.flushing import Flushing
 from mainstem.log.round import Write
 from mainstem.log.segment import OpenFiles, Segment
@@ -59,6 +61,36 @@ def test_after_so_many_milliseconds_a_round_is_asked_for_that_syncs(story):
         async with asyncio.timeout(60):
             await asked.wait()
         assert flushing.take([], config) == [segment]
+
+    story(test)
+
+
+@pytest.mark.parametrize("first", [FOREVER, 3_600_000])
+@pytest.mark.parametrize("then", [{"flush_ms": 1}, {"flush_ms": 0}, {"flush_messages": 1}, {"flush_messages": 500}], ids=str)
+def test_what_is_unsynced_is_synced_when_the_topic_asks_for_that_sooner(story, first, then):
+    """What was acknowledged for up to an hour more was gone with a power cut."""
+
+    async def test(flushing, segment, asked):
+        before = TopicConfig(flush_messages=1_000, flush_ms=first)
+        flushing.records = 500
+        assert flushing.take(writes(segment), before) == []
+        flushing.follow(before)
+        assert not asked.is_set()
+        after = replace(before, **then)
+        flushing.follow(after)
+        async with asyncio.timeout(60):
+            await asked.wait()
+        assert flushing.take([], after) == [segment]
+
+    story(test)
+
+
+def test_what_is_to_be_synced_soon_is_not_put_off_by_other_settings(story):
+    async def test(flushing, segment, asked):
+        assert flushing.take(writes(segment), TopicConfig(flush_messages=1_000, flush_ms=20)) == []
+        flushing.follow(TopicConfig(flush_messages=1_000, flush_ms=3_600_000))
+        async with asyncio.timeout(60):
+            await asked.wait()
 
     story(test)
 

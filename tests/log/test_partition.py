@@ -363,6 +363,21 @@ def test_batches_are_brought_into_the_topics_compression_in_a_thread(tmp_path, m
     run(with_partition(tmp_path, test, topic=TopicConfig(compression_type="zstd")))
 
 
+def test_many_batches_of_one_append_are_not_taken(tmp_path):
+    """A million in a request kept everybody waiting for half a minute, and took 1.4 GB."""
+
+    async def test(partition):
+        assert (await partition.append(8 * batch(b"v"))).last_offset == 7
+        with pytest.raises(InvalidRecord, match="more than 8 batches at once"):
+            partition.append(9 * batch(b"v"))
+        cut = 9 * batch(b"v") + b"x"
+        with pytest.raises(InvalidRecord, match="more than 8 batches at once"):  # not looked at to the end
+            partition.append(cut)
+        assert partition.log_end_offset == 8
+
+    run(with_partition(tmp_path, test))
+
+
 def test_many_batches_of_one_append_are_not_looked_into(tmp_path, monkeypatch):
     """A thousand bytes may take a tenth of a second."""
 

@@ -133,6 +133,21 @@ def test_a_replay_refuses_nothing():
     assert replay_marker(None, Marker(1, 0, False, 0), 1, 2).producer_epoch == 0
 
 
+def test_what_is_undone_is_put_in_order_once(monkeypatch):
+    """Ten thousand producers whose transactions had begun, on a full disk: the log stood still for a minute."""
+    producers = Producers()
+    befores = []
+    for producer_id in range(100):
+        producers.put(Producer(producer_id, 0, transaction_first_offset=producer_id))
+        befores.append((producer_id, producers.get(producer_id)))
+        producers.put(Producer(producer_id, 0))
+    sorts = []
+    monkeypatch.setattr("builtins.sorted", lambda each, key, put=sorted: sorts.append(1) or put(each, key=key))
+    producers.undo(reversed(befores), 1000)
+    assert list(producers.open_transactions.items()) == [(each, each) for each in range(100)]
+    assert len(sorts) == 1
+
+
 def test_the_oldest_open_transaction():
     producers = Producers()
     for producer_id, first in ((1, 10), (2, 20), (3, 30)):
@@ -141,9 +156,9 @@ def test_the_oldest_open_transaction():
     before = producers.get(1)
     producers.put(Producer(1, 0))
     assert producers.first_open_offset() == 20
-    producers.restore(1, before)
+    producers.undo([(1, before)], 40)
     assert producers.first_open_offset() == 10
-    producers.restore(1, None)
+    producers.undo([(1, None)], 40)
     assert producers.get(1) is None
     assert dict(producers.open_transactions) == {2: 20, 3: 30}
     assert len(producers) == len(list(producers)) == 2

@@ -209,6 +209,8 @@ class LogDirectory:
             # On the loop: a rename is quick, and the next topic of that name should find no directory.
             try:
                 self._files.retire(partition.segments, renamed=(partition.directory, doomed))
+            except FileNotFoundError:  # somebody has taken it away already
+                self._files.retire(partition.segments)
             except OSError as error:
                 log.warning("deleted_files_left", path=str(partition.directory), error=str(error))
                 return

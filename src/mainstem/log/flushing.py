@@ -47,6 +47,16 @@ class Flushing:
             self._timer = self._loop.call_later(config.flush_ms / 1000, self._flush)
         return []
 
+    def follow(self, config: TopicConfig) -> None:
+        """What is unsynced is synced as soon as the topic asks for now, where that is sooner."""
+        is_due = config.syncs_every_append or self.records >= config.flush_messages
+        if not self._unsynced or (config.flush_ms >= FOREVER and not is_due):
+            return
+        at = self._loop.time() + (0 if is_due else config.flush_ms / 1000)
+        if self._timer is None or at < self._timer.when():
+            self.stop()
+            self._timer = self._loop.call_at(at, self._flush)
+
     def again(self, segments: Iterable[Segment]) -> None:
         """The round failed before it had synced these: the next one does, and one comes soon.
 

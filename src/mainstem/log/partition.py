@@ -38,9 +38,17 @@ from mainstem.log.round import PartitionWrites, Write
 from mainstem.log.segment import OpenFiles, Segment
 from mainstem.log.segments import SegmentList
 from mainstem.log.threads import FileThreads
-from mainstem.log.validation import check_batch, looks_inside, prepare, rewrite, rewrites, takes_long
+from mainstem.log.validation import (
+    check_batch,
+    iter_few_headers,
+    looks_inside,
+    prepare,
+    rewrite,
+    rewrites,
+    takes_long,
+)
 from mainstem.log.writer import Writer
-from mainstem.records import BatchHeader, Marker, build_marker, iter_headers
+from mainstem.records import BatchHeader, Marker, build_marker
 from mainstem.records.batch import BEFORE_LENGTH_COUNTS, PREFIX, decode_header
 
 PieceT = TypeVar("PieceT", bytes, Piece)
@@ -143,6 +151,8 @@ class PartitionLog:
         self._config = config
         self._rewrites = rewrites(config)
         self.configured = True
+        if self.append_error is None:
+            self._flushing.follow(config)
 
     @property
     def repair_hint(self) -> str:
@@ -213,10 +223,11 @@ class PartitionLog:
 
         Raises:
             CorruptBatch: cut short, unknown format or bad CRC.
+            InvalidRecord: more batches than are taken at once.
         """
         if not (self._rewrites or looks_inside(self._config)):
             return False
-        return any(takes_long(header, self._config) for header in iter_headers(batches))
+        return any(takes_long(header, self._config) for header in iter_few_headers(batches, self.topic_partition))
 
     def prepare(self, batches: bytes | memoryview) -> "asyncio.Future[bytes | memoryview]":
         """In a thread: check the batches, and give them with the topic's compression; the rest is left to `append`.
@@ -260,7 +271,7 @@ class PartitionLog:
         # 1. validate: nothing changes before everything was found right
         headers = [decode_header(batches)] if batches else []
         if headers and headers[0].size < len(batches):  # a client sends one; others may send more
-            headers = list(iter_headers(batches))
+            headers = list(iter_few_headers(batches, self.topic_partition))
         if not headers:
             raise InvalidRecord(f"{self.topic_partition}: an append without a batch")
         if len(headers) > 1 and any(header.producer_id >= 0 for header in headers):
@@ -435,9 +446,7 @@ class PartitionLog:
         if self.segments.active.size == 0:
             self._flushing.forget([self.segments.active])
         self.epochs.truncate_after(self.high_watermark)
-        for producer_id, before in self._answers.producers_before():
-            self.producer_table.restore(producer_id, before)
-        self.producer_table.forget_markers(self.high_watermark)
+        self.producer_table.undo(self._answers.producers_before(), self.high_watermark)
         self.log_end_offset = self.high_watermark
         self._queue = []
         self._flushing.promised = False

@@ -3,7 +3,7 @@
 No I/O. An entry is immutable, so undoing an append that failed is putting the old entry back.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
@@ -228,14 +228,18 @@ class Producers:
             staged[header.producer_id] = after_batch(before, header, base_offset, now_ms, where)
         return repeated
 
-    def restore(self, producer_id: int, before: Producer | None) -> None:
-        """Undo a `put`: the entry is `before` again."""
-        if before is None:
-            self._by_id.pop(producer_id, None)
-            self.open_transactions.pop(producer_id, None)
-            return
-        self.put(before)
+    def undo(self, befores: Iterable[tuple[int, Producer | None]], from_offset: int) -> None:
+        """Nothing at `from_offset` or after it was ever appended: entries are what they were before, the latest `put`
+        undone first, and markers have ended nothing.
+        """
+        for producer_id, before in befores:
+            if before is None:
+                self._by_id.pop(producer_id, None)
+                self.open_transactions.pop(producer_id, None)
+            else:
+                self.put(before)
         self.open_transactions = dict(sorted(self.open_transactions.items(), key=lambda item: item[1]))
+        self._ended = [ended for ended in self._ended if ended.marker_offset < from_offset]
 
     def first_open_offset(self) -> int | None:
         """Where the oldest open transaction begins."""
@@ -254,10 +258,6 @@ class Producers:
         still_open = self.first_open_offset()
         stable = marker_offset + 1 if still_open is None else still_open
         return AbortedTransaction(marker.producer_id, first_offset, marker_offset, stable)
-
-    def forget_markers(self, from_offset: int) -> None:
-        """Markers at `from_offset` and after it were never appended; their producers are restored one by one."""
-        self._ended = [ended for ended in self._ended if ended.marker_offset < from_offset]
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """Where the oldest transaction begins whose end is not known below the high watermark; else that itself."""
