@@ -66,7 +66,9 @@ def test_after_so_many_milliseconds_a_round_is_asked_for_that_syncs(story):
 
 
 @pytest.mark.parametrize("first", [FOREVER, 3_600_000])
-@pytest.mark.parametrize("then", [{"flush_ms": 1}, {"flush_ms": 0}, {"flush_messages": 1}, {"flush_messages": 500}], ids=str)
+@pytest.mark.parametrize(
+    "then", [{"flush_ms": 1}, {"flush_ms": 0}, {"flush_messages": 1}, {"flush_messages": 500}], ids=str
+)
 def test_what_is_unsynced_is_synced_when_the_topic_asks_for_that_sooner(story, first, then):
     """What was acknowledged for up to an hour more was gone with a power cut."""
 
