@@ -344,6 +344,55 @@ def test_a_crash_between_a_topic_and_its_offsets_in_a_transaction_is_made_good(t
     asyncio.run(story())
 
 
+async def _in_a_transaction(client, name, offset):
+    """An offset of P, in a transaction of `name` that stays open; who has begun it."""
+    who = await client.call(22, 4, transactional_id=name, transaction_timeout=60_000)
+    asked = {"partition_index": P.partition, "committed_offset": offset}
+    begun = {"transactional_id": name, "producer_id": who.producer_id, "producer_epoch": who.producer_epoch}
+    done = await client.call(28, 5, **begun, group_id="g", topics=[{"name": TOPIC, "partitions": [asked]}])
+    assert done.topics[0].partitions[0].error_code is Code.none
+    return begun
+
+
+@pytest.mark.parametrize("deleted", ["topic", "offsets"])
+@pytest.mark.parametrize("how", ["plainly", "in a transaction"])
+def test_what_was_committed_since_a_deletion_stays_although_a_transaction_has_what_was_deleted(
+    tmp_path, clock, how, deleted
+):
+    """A start deleted it with what was pending in the transaction; or that was pending once more."""
+
+    async def story():
+        broker = await start(tmp_path / "a", clock)
+        await a_topic(broker)
+        client = await Client.connect(broker)
+        await _in_a_transaction(client, "x", 5)
+        if deleted == "topic":
+            await broker.topics.delete(broker.topics.by_name(TOPIC))
+            await broker.groups.forget_topic(TOPIC)
+            await a_topic(broker)
+        else:
+            await broker.groups.delete_offsets("g", [P])
+        if how == "plainly":
+            partition = {"partition_index": P.partition, "committed_offset": 42}
+            await client.call(8, 8, group_id="g", topics=[{"name": TOPIC, "partitions": [partition]}])
+        else:
+            begun = await _in_a_transaction(client, "y", 42)
+        client.close()
+        for name in ("b", "c"):  # also after a start has deleted what is left of the other topic
+            broker = await crashed(broker, tmp_path / name, clock)
+            await broker.all_is_read.wait()
+        offsets = broker.groups.offsets
+        assert offsets.is_unstable("g", P) is (how != "plainly")
+        if how != "plainly":
+            client = await Client.connect(broker)
+            assert (await client.call(26, 3, **begun, committed=True)).error_code is Code.none
+            client.close()
+        assert offsets.get("g", P).offset == 42
+        await stop(broker)
+
+    asyncio.run(story())
+
+
 def test_offsets_that_could_not_be_read_when_their_topic_was_deleted_are_none_of_the_next_one_of_its_name(
     tmp_path, clock
 ):

@@ -372,9 +372,10 @@ class GroupCoordinator:
             # Of one whose records are kept because its metadata is lost, that may be put back.
             if self._broker.topics.get(topic) is None and not self._broker.topics.has_kept(topic):
                 await self.forget_topic(topic)
-        for group_id, partitions in self._outdated.items():
-            await self._remove_offsets(group_id, partitions)
-        self._outdated = {}
+        outdated, self._outdated = self._outdated, {}
+        for group_id, partitions in outdated.items():
+            newer = {*self.offsets.of_group(group_id), *self.offsets.pending_of(group_id)}
+            await self._remove_offsets(group_id, partitions - newer)
         await self.share.forget_missing_topics()
 
     async def _remove(self, group: Group, partitions: Sequence[TopicPartition]) -> None:
@@ -415,7 +416,7 @@ class GroupCoordinator:
         """
         latest, undecided = await self.storage.find()
         for each in undecided:
-            self._restore_pending(each, latest)
+            self._restore_pending(each)
         members: list[tuple[consumer.Key, consumer.Value]] = []
         shared: list[tuple[share.Key, share.Value]] = []
         applications: list[tuple[streams.Key, streams.Value]] = []
@@ -450,8 +451,11 @@ class GroupCoordinator:
         if isinstance(key, GroupKey):
             self.classic.restore(key.group, decode_group(value))
         elif isinstance(key, OffsetKey):
-            partition = TopicPartition(key.topic, key.partition)
-            self.offsets.put(key.group, partition, self._checked(key.group, partition, value), stored[1])
+            partition, offset = TopicPartition(key.topic, key.partition), decode_offset(value)
+            if self._is_outdated(partition, offset):
+                self._outdated.setdefault(key.group, set()).add(partition)
+            else:
+                self.offsets.put(key.group, partition, offset, stored[1])
         elif isinstance(key, share.Key):
             shared.append((key, share.decode_value(key, value)))
         elif isinstance(key, streams.Key):
@@ -459,7 +463,7 @@ class GroupCoordinator:
         elif key is not None:
             members.append((key, consumer.decode_value(key, value)))
 
-    def _restore_pending(self, undecided: Undecided, latest: Mapping[bytes, Stored]) -> None:
+    def _restore_pending(self, undecided: Undecided) -> None:
         for data, stored in undecided.records.items():
             value, offset, _ = stored
             try:
@@ -467,22 +471,18 @@ class GroupCoordinator:
                 if value is None or not isinstance(key, OffsetKey):
                     continue
                 partition = TopicPartition(key.topic, key.partition)
-                committed = self._checked(key.group, partition, value)
+                committed = decode_offset(value)
             except CorruptData as error:
                 _leave_out(stored, error)
                 continue
-            newer, newer_at, _ = latest.get(data, stored)
-            if newer is None and newer_at > offset:  # it was deleted meanwhile
-                continue
-            self.offsets.put_pending(undecided.number, undecided.producer_id, key.group, partition, committed, offset)
+            if not self._is_outdated(partition, committed):
+                number, producer_id = undecided.number, undecided.producer_id
+                self.offsets.put_pending(number, producer_id, key.group, partition, committed, offset)
 
-    def _checked(self, group_id: str, partition: TopicPartition, data: bytes) -> OffsetValue:
-        """A stored offset; one of another topic that had this one's name is remembered as such."""
-        value = decode_offset(data)
+    def _is_outdated(self, partition: TopicPartition, value: OffsetValue) -> bool:
+        """Whether a stored offset is one of another topic that had this one's name."""
         topic = self._broker.topics.get(partition.topic)
-        if topic is not None and value.topic_id not in (None, topic.topic_id):
-            self._outdated.setdefault(group_id, set()).add(partition)
-        return value
+        return topic is not None and value.topic_id not in (None, topic.topic_id)
 
 
 def _leave_out(stored: Stored, error: CorruptData) -> None:

@@ -169,9 +169,14 @@ async def read_partition(partition_log: PartitionLog) -> tuple[dict[bytes, Store
             ended = pending.pop(marker.producer_id, {})
             _keep_later(latest, ended if marker.commit else {})
             continue
-        into = latest if header.producer_id < 0 else pending.setdefault(header.producer_id, {})
+        is_plain = header.producer_id < 0
+        into = latest if is_plain else pending.setdefault(header.producer_id, {})
         for record in records:
-            into[record.key or b""] = (record.value, record.offset, partition_log.topic_partition)
+            key = record.key or b""
+            into[key] = (record.value, record.offset, partition_log.topic_partition)
+            if is_plain and record.value is None:  # what is deleted does not come with the end of a transaction
+                for undecided in pending.values():
+                    undecided.pop(key, None)
     return latest, pending
 
 

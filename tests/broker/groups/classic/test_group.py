@@ -786,6 +786,33 @@ def test_a_generation_that_cannot_be_stored_is_given_up():
     assert desk.join("a", ids["a"], protocols=OTHER).generation == 3
 
 
+def test_a_static_member_that_waited_for_what_cannot_be_stored_has_its_session_again():
+    """Its session had ended while it waited, and nobody counted it any more: a dead member was one for ever."""
+    desk = Desk()
+    first = desk.join("a", instance="i1").member_id
+    desk.join("b", instance="i2")
+    second = desk.join("a", first, instance="i1") or desk.answers["b"]
+    members = {"a": desk.answers["a"].member_id, "b": desk.answers["b"].member_id}
+    generation = desk.group.generation
+    leader = desk.group.members.leader
+    (led,) = [name for name, member_id in members.items() if member_id == leader]
+    other = "b" if led == "a" else "a"
+    instances = {"a": "i1", "b": "i2"}
+    desk.sync(other, members[other], generation, instance=instances[other])
+    desk.sync(led, leader, generation, [(each, b"") for each in members.values()], instance=instances[led])
+    assert second is not None
+    assert desk.join(led, leader, instance=instances[led]) is None
+    for _ in range(4):
+        desk.pass_time(4_000)
+        with contextlib.suppress(RebalanceInProgress):
+            desk.group.heartbeat(members[other], instances[other], generation)
+    desk.join(other, members[other], instance=instances[other], store=False)
+    desk.take(desk.group.abandon(Code.message_too_large))
+    assert {desk.answers[name].error for name in members} == {Code.message_too_large}
+    desk.pass_time(100_000)
+    assert desk.group.state is EMPTY
+
+
 def test_every_state_has_its_transitions():
     assert set(TRANSITIONS) == set(GroupState)
     assert not TRANSITIONS[DEAD]

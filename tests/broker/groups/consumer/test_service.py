@@ -6,6 +6,7 @@ import pytest
 
 from mainstem.broker.groups.classic.group import PREPARING, STABLE, ClassicGroup
 from mainstem.broker.groups.classic.messages import JoinRequest, Protocol, SyncRequest
+from mainstem.broker.groups.consumer import service
 from mainstem.broker.groups.consumer.group import ConsumerGroup
 from mainstem.broker.groups.consumer.messages import JOIN, LEAVE, LEAVE_FOR_A_WHILE, Heartbeat
 from mainstem.broker.groups.embedded import Subscription, read_assignment, write_assignment, write_subscription
@@ -112,6 +113,20 @@ def test_expressions_are_resolved_in_a_thread(tmp_path, clock):
             with pytest.raises(InvalidExpression):
                 await consumer.heartbeat("new", a_beat("b", regex="("))
             assert consumer.get("new") is None
+
+    told(story)
+
+
+def test_a_heartbeat_that_is_refused_has_no_expression_matched_again(tmp_path, clock, monkeypatch):
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            _, consumer = await with_topic(broker, 1)
+            answer = await consumer.heartbeat("g", a_beat("a", regex="f.*s"))
+            monkeypatch.setattr(service, "matching", None)
+            with pytest.raises(UnknownMember):
+                await consumer.heartbeat("g", a_beat("nobody", 7))
+            beat = a_beat("a", answer.epoch, regex="f.*s")
+            assert (await consumer.heartbeat("g", beat)).epoch == answer.epoch
 
     told(story)
 
@@ -312,6 +327,28 @@ def test_a_static_member_that_comes_back_with_the_old_protocol_downgrades_the_gr
     told(story)
 
 
+@pytest.mark.parametrize("is_assigned", [False, True])
+def test_what_the_leader_of_a_classic_group_has_not_assigned_is_assigned_after_an_upgrade(tmp_path, clock, is_assigned):
+    """It restarted with the new protocol before it had, or before it had seen that the topic has grown."""
+
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            groups, consumer = await with_topic(broker)
+            joined = await groups.classic.join("g", a_join(instance="i"))
+            if is_assigned:
+                given = {joined.member_id: write_assignment(1, {TOPIC: frozenset(range(4))})}
+                request = SyncRequest(
+                    member_id=joined.member_id, instance_id="i", generation=joined.generation, assignments=given
+                )
+                await groups.classic.sync("g", request)
+                await broker.topics.add_partitions(broker.topics.by_name(TOPIC), 6)
+            beat = await consumer.heartbeat("g", a_beat("new", instance_id="i"))
+            beat = await consumer.heartbeat("g", a_beat("new", beat.epoch, instance_id="i", reported=beat.assignment))
+            assert set(numbers(consumer.get("g").members["new"].assigned)) == set(range(6 if is_assigned else 4))
+
+    told(story)
+
+
 def test_a_downgrade_that_cannot_be_stored_leaves_the_group_as_it_was(tmp_path, clock, monkeypatch):
     async def story():
         async with running(tmp_path, clock) as broker:
@@ -466,6 +503,28 @@ def test_classic_members_alone_in_a_group_of_the_consumer_protocol_share_what_is
             assert await everything() == {0, 1, 2, 3}
             await broker.topics.add_partitions(broker.topics.by_name(TOPIC), 6)
             assert await everything() == {0, 1, 2, 3, 4, 5}
+
+    told(story)
+
+
+def test_a_classic_member_that_is_sent_to_join_again_and_does_not_is_out_in_time(tmp_path, clock):
+    """Also where it learns that from SyncGroup alone: nobody looked before its session was over."""
+
+    async def story():
+        async with running(tmp_path, clock) as broker:
+            groups, consumer = await with_topic(broker)
+            request = msgspec.structs.replace(a_join(), session_timeout_ms=1_000_000)
+            member_id = (await groups.classic.join("g", request)).member_id
+            await consumer.heartbeat("g", a_beat("new"))
+            joined = await groups.classic.join("g", msgspec.structs.replace(request, member_id=member_id))
+            request = SyncRequest(member_id=member_id, generation=joined.generation)
+            assert (await groups.classic.sync("g", request)).error is Code.none
+            await consumer.heartbeat("g", a_beat("third"))
+            answer = await groups.classic.sync("g", request)
+            assert answer.error is Code.rebalance_in_progress
+            clock.advance_ms(30_001)
+            groups.expire()
+            assert member_id not in consumer.get("g").members
 
     told(story)
 

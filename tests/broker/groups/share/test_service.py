@@ -1,4 +1,5 @@
 import asyncio
+import shutil
 
 import pytest
 
@@ -12,7 +13,9 @@ from mainstem.broker.groups.share.persister import STATE_TOPIC, StateUnavailable
 from mainstem.broker.groups.share.records import PartitionKey, StatePartitionsValue
 from mainstem.broker.groups.share.state import RecordState, ShareState, StateBatch
 from mainstem.core import TopicPartition
+from mainstem.log import LogConfig, LogDirectory
 from mainstem.log.errors import StorageError
+from mainstem.log.repair import repair
 from mainstem.wire.errors import Code
 from tests.support.broker import crashed, running, start, stop
 
@@ -391,7 +394,8 @@ def test_a_topic_is_forgotten_at_once(tmp_path, clock):
     told(story)
 
 
-def test_records_that_a_power_cut_took_are_not_done(tmp_path, clock):
+@pytest.mark.parametrize("between", ["nothing", "a failed start", "a repair"])
+def test_records_that_a_power_cut_took_are_not_done(tmp_path, clock, between):
     """Of a topic that trusts the page cache; what is written in their place is delivered."""
 
     async def story():
@@ -404,9 +408,19 @@ def test_records_that_a_power_cut_took_are_not_done(tmp_path, clock):
         done = StateBatch(4, 4, RecordState.ACKNOWLEDGED, 1)
         await share.persister.set(lost, ShareState(start_offset=3, complete=1, batches=(done,)))
         await share.persister.set(there, ShareState(start_offset=0))
-        broker = await crashed(broker, tmp_path / "b", clock)
+        if between == "nothing":
+            broker = await crashed(broker, tmp_path / "b", clock)
+        else:  # a start that does not come so far ends cleanly, and so does a repair
+            shutil.copytree(tmp_path / "a", tmp_path / "b")
+            await stop(broker)
+            if between == "a failed start":
+                await (await LogDirectory.open(tmp_path / "b", LogConfig(), clock=clock)).close()
+            else:
+                await repair(tmp_path / "b", TopicPartition(TOPIC, 0), clock=clock, mend=True)
+            broker = await start(tmp_path / "b", clock)
         persister = broker.groups.share.persister
-        assert persister.get(lost) == persister.get(there) == ShareState(start_offset=0)
+        assert persister.get(there) == ShareState(start_offset=0)
+        assert persister.get(lost) == ShareState(start_offset=0, leader_epoch=1)
         await stop(broker)
 
     told(story)
@@ -418,9 +432,10 @@ def test_an_offset_beyond_the_end_that_somebody_has_set_survives_a_clean_end(tmp
     async def story():
         broker = await start(tmp_path / "a", clock)
         await broker.topics.create(TOPIC, 1, {"flush.messages": "1000"})
+        broker = await crashed(broker, tmp_path / "b", clock)
         await broker.groups.share.set_offsets("g", {a_key(broker): 7})
         await stop(broker)
-        broker = await start(tmp_path / "a", clock)
+        broker = await start(tmp_path / "b", clock)
         assert broker.groups.share.persister.get(a_key(broker)).start_offset == 7
         await stop(broker)
 

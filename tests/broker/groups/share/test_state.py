@@ -61,8 +61,8 @@ def test_what_is_not_in_the_log_any_more_is_not_done():
         ),
     )
     assert state.end_offset == 11
-    cut = state.below(10)
+    cut = state.below(10, 0)
     assert (cut.start_offset, cut.state_epoch, cut.complete, cut.end_offset) == (5, 3, 3, 10)
     assert cut.batches == (*state.batches[:2], StateBatch(9, 9, RecordState.ARCHIVED, 5))
-    assert state.below(3) == ShareState(start_offset=3, state_epoch=3)
-    assert state.below(11) == state
+    assert state.below(3, 2) == ShareState(start_offset=3, state_epoch=3, leader_epoch=2)
+    assert state.below(11, 0) == state

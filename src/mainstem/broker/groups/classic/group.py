@@ -345,7 +345,6 @@ class ClassicGroup(Group):
         else:  # told that the old id leads, it does not assign: nobody else would take part
             answer = msgspec.structs.replace(answer, leader=told_leader, members=())
         self._answer_join(member, answer, step)
-        self._rearm(member)  # its session may have ended while it waited
 
     def _add(self, member_id: str, request: JoinRequest, reply: JoinReply, step: Step) -> None:
         member = Member(member_id, request)
@@ -706,6 +705,7 @@ class ClassicGroup(Group):
         if member.join_reply:
             _answer(step, member.join_reply, answer)
             member.join_reply = None
+            self._rearm(member)  # its session may have ended while it waited
 
     def _answer_sync(self, member: Member, answer: SyncAnswer, step: Step) -> None:
         if member.sync_reply:

@@ -30,7 +30,7 @@ from mainstem.broker.groups.embedded import read_assignment, read_subscription
 from mainstem.broker.groups.errors import UnknownGroup
 from mainstem.broker.groups.modern.partitions import Assignment, assignment_of, each, owned_since
 from mainstem.broker.groups.modern.records import TargetMemberValue, TargetValue
-from mainstem.broker.groups.modern.subscriptions import TopicsView, topics_hash
+from mainstem.broker.groups.modern.subscriptions import TopicsView
 from mainstem.broker.groups.records import GroupValue
 from mainstem.broker.groups.records import MemberValue as ClassicMemberValue
 from mainstem.core import Clock
@@ -82,10 +82,8 @@ def upgraded(
         group.put(TargetMemberKey(group_id, each_member.member_id), TargetMemberValue(assignment))
         group.put(CurrentKey(group_id, each_member.member_id), each_member.current())
     group.put(TargetKey(group_id), TargetValue(classic.generation))
-    group.put(
-        ConsumerGroupKey(group_id),
-        ConsumerGroupValue(classic.generation, topics_hash(group.subscribed_topics, topics)),
-    )
+    # Of which topics the leader knew is not told, or whether it has assigned at all: the next heartbeat looks.
+    group.put(ConsumerGroupKey(group_id), ConsumerGroupValue(classic.generation))
     group.start_sessions()
     return group
 

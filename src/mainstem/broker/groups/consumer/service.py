@@ -18,7 +18,7 @@ from mainstem.broker.groups.consumer.group import ConsumerGroup, Resolved
 from mainstem.broker.groups.consumer.messages import JOIN, LEAVE, LEAVE_FOR_A_WHILE, Heartbeat, HeartbeatAnswer
 from mainstem.broker.groups.consumer.migration import MigrationPolicy
 from mainstem.broker.groups.consumer.records import Key, Value
-from mainstem.broker.groups.errors import GroupError, RecordTooLarge, UnknownGroup
+from mainstem.broker.groups.errors import GroupError, RebalanceInProgress, RecordTooLarge, UnknownGroup
 from mainstem.broker.groups.membership import Entry, Group
 from mainstem.broker.groups.modern.group import Change
 from mainstem.broker.groups.modern.service import ModernGroups
@@ -234,7 +234,11 @@ class ConsumerGroups(ModernGroups[ConsumerGroup, Key, Value]):
         """What a member of the classic protocol is to have."""
 
         def run() -> "asyncio.Future[SyncAnswer]":
-            change = Change([], classic_members.sync(group, request), lambda: None)
+            try:
+                change = Change([], classic_members.sync(group, request), lambda: None)
+            except RebalanceInProgress:
+                self._coordinator.schedule(group)  # it has so long to join again
+                raise
             return self._take(group, change)
 
         return self._answered(run, lambda error: SyncAnswer(error=error.code))

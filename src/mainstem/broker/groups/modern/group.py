@@ -221,7 +221,8 @@ class ModernGroup(Group, Generic[K, V]):
                 self._deadlines.discard(due)
             else:
                 self._deadlines.set(due, at)
-        self._forget_what_topics_were()
+        if done.records:  # of one that changed nothing, what it has looked at is as it says
+            self._forget_what_topics_were()
         self.start_sessions(only_missing=True)
 
     def _forget_what_topics_were(self) -> None:

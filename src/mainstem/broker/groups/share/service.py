@@ -65,16 +65,20 @@ class ShareGroups(ModernGroups[ShareGroup, Key, Value]):
     async def _forget_lost_records(self) -> None:
         """A power cut takes records of topics that trust the page cache: what comes in their place is not done.
 
-        After a clean end there are none such: what lies beyond a log's end was set there by somebody.
+        Each unclean end raises leader epochs, whoever opens the directory after it (a start that fails, a repair). What
+        lies beyond the log's end in a state of the present epoch was set there by somebody.
         """
-        if self._broker.log.recovered_cleanly:
-            return
         for key, state in self.persister.all():
             for partition in self._broker.topics.by_id(key.topic_id).logs[key.partition : key.partition + 1]:
                 end, trusting = partition.log_end_offset, not partition.config.syncs_every_append
-                if trusting and partition.error is None and end < state.end_offset:
+                is_older = state.leader_epoch < partition.leader_epoch
+                if trusting and partition.error is None and is_older and end < state.end_offset:
                     log.warning("share_state_beyond_log", group=key.group, partition=str(partition), offset=end)
-                    await self.persister.set(key, state.below(end))
+                    await self.persister.set(key, state.below(end, partition.leader_epoch))
+
+    def _state_from(self, key: PartitionKey, offset: int, epoch: int) -> ShareState:
+        leader_epoch = self._broker.topics.by_id(key.topic_id).logs[key.partition].leader_epoch
+        return ShareState(start_offset=max(offset, UNKNOWN), state_epoch=epoch, leader_epoch=leader_epoch)
 
     def _is_there(self, key: PartitionKey) -> bool:
         """Whether there is the group, or may be after a repair, and the topic."""
@@ -174,7 +178,7 @@ class ShareGroups(ModernGroups[ShareGroup, Key, Value]):
         await self._check_unread(group)
         asked = {
             # Of a new state epoch: whoever has joined since the last one has left, too.
-            key: self.persister.set(key, ShareState(start_offset=max(offset, UNKNOWN), state_epoch=group.epoch))
+            key: self.persister.set(key, self._state_from(key, offset, group.epoch))
             for key, offset in offsets.items()
             if self._is_there(key)
         }

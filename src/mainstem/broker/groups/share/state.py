@@ -81,15 +81,20 @@ class ShareState(msgspec.Struct, frozen=True, kw_only=True):
             batches=laid_over(self.batches, change.batches, start),
         )
 
-    def below(self, end: int) -> "ShareState":
-        """Without what is said of records from `end` on: they are lost, and others will have their offsets."""
+    def below(self, end: int, leader_epoch: int) -> "ShareState":
+        """Without what is said of records from `end` on: they are lost, and others will have their offsets. It is as of
+        `leader_epoch`.
+        """
         batches = tuple(
             batch if batch.last < end else StateBatch(batch.first, end - 1, batch.state, batch.delivery_count)
             for batch in self.batches
             if batch.first < end
         )
         done = sum(batch.last - batch.first + 1 for batch in batches if batch.state in FINAL)
-        return msgspec.structs.replace(self, start_offset=min(self.start_offset, end), complete=done, batches=batches)
+        start = min(self.start_offset, end)
+        return msgspec.structs.replace(
+            self, start_offset=start, leader_epoch=leader_epoch, complete=done, batches=batches
+        )
 
     @property
     def end_offset(self) -> int:
