@@ -157,6 +157,20 @@ def test_it_ends_with_the_program_however_that_ends(tmp_path):
     wait_until(lambda: ended(process_id), "the log's process has ended")
 
 
+def test_where_the_program_has_a_file_in_the_place_of_stderr_the_log_writes_into_none(tmp_path):
+    """Some file of the log's own had the number there: what C libraries say would have been written into it."""
+    program = (
+        "import mainstem, os, sys\n"
+        "mine = open(sys.argv[1], 'w')\n"
+        "with mainstem.embedded(child=True) as log:\n"
+        "    log.create_topic('t', config={'flush.messages': '1000'})\n"  # it warns
+        "    mine.write(os.readlink(f'/proc/{log.process_id}/fd/2'))\n"
+    )
+    command = ["sh", "-c", 'exec "$1" -c "$2" "$3" 2>&-', "sh", sys.executable, program, str(tmp_path / "mine")]
+    subprocess.run(command, check=True, timeout=60)
+    assert (tmp_path / "mine").read_text() == "/dev/null"
+
+
 def test_a_fork_knows_that_it_runs():
     """It is no child of the fork, which took that for its end."""
     with mainstem.embedded(child=True) as log:

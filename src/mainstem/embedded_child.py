@@ -20,7 +20,7 @@ from mainstem.core import MainstemError
 from mainstem.core.address import format_address
 from mainstem.core.logging import configure
 from mainstem.core.prepared import prepared
-from mainstem.core.process import PARENT, die_with_parent, is_there, start_child
+from mainstem.core.process import PARENT, die_with_parent, is_there, open_standard_files, start_child
 from mainstem.log import SWITCH_SECONDS, LogConfig
 
 _STOP_SECONDS = 30
@@ -137,6 +137,7 @@ def main() -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the program, which may still need its log
     die_with_parent()
+    open_standard_files()  # a program's own file in the place of its stderr is none of ours, and closed here
     configure("embedded-log", level="warning")
     settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=prepared(Settings))
     try:

@@ -41,6 +41,22 @@ def test_standard_files_that_are_closed_are_nobody_elses(tmp_path, closed):
     assert int(file.read_text()) > 2
 
 
+@pytest.mark.parametrize("name", ["stdin", "stdout", "stderr"])
+def test_a_file_that_has_the_number_of_a_standard_one_is_left_alone(name, tmp_path):
+    """What was printed was written into a file of the program, and another's file would have been read."""
+    number = ("stdin", "stdout", "stderr").index(name)
+    code = (
+        "import os, sys; mine = open(sys.argv[1], 'w+'); mine.write('mine'); mine.seek(0)\n"
+        "from mainstem.core.process import open_standard_files; open_standard_files()\n"
+        "print('said'); print('said', file=sys.stderr); assert sys.stdin.read() == ''\n"
+        "sys.stdout.flush(); assert (mine.fileno(), mine.read()) == (int(sys.argv[2]), 'mine')\n"
+    )
+    file = tmp_path / "mine"
+    command = f'exec "$1" -W error -c "$2" "$3" {number} {number}>&-'
+    subprocess.run(["sh", "-c", command, "sh", sys.executable, code, str(file)], check=True, stdin=subprocess.DEVNULL)
+    assert file.read_text() == "mine"
+
+
 def test_a_child_that_is_tied_to_us_outlives_the_thread_that_started_it():
     code = "from mainstem.core.process import die_with_parent; die_with_parent(); print(flush=True); input()"
     started = []

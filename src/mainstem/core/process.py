@@ -48,15 +48,19 @@ def open_standard_files() -> None:
     """Where stdin, stdout or stderr is closed, let it be `/dev/null`, for children too.
 
     Else the next file or socket that is opened has its number: libuv aborts the process when it closes that, and what
-    somebody prints would be written into it.
+    somebody prints would be written into it. Where a file of the program's own has it already, that is left alone.
     """
-    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+    opened = set()
+    for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free
+            opened.add(found := os.open(os.devnull, os.O_RDWR))  # the lowest number that is free
+            os.set_inheritable(found, True)
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+            file = number if number in opened else os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(file, mode, closefd=False))
 
 
 def start_child(command: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
