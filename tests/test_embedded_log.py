@@ -527,8 +527,12 @@ def test_no_file_is_open_when_it_has_ended():
 
 
 @pytest.mark.parametrize("child", [False, True])
-def test_a_start_that_is_cancelled_leaves_no_log_behind(child, tmp_path):
-    """Its thread went on: the directory was in use until the program ended, or a process stayed."""
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_start_that_is_cancelled_leaves_no_log_behind(child, times, tmp_path):
+    """Its thread went on: the directory was in use until the program ended, or a process stayed.
+
+    anyio cancels again in each turn of the loop.
+    """
 
     async def test():
         entering, went_on = threading.Event(), threading.Event()
@@ -548,12 +552,40 @@ def test_a_start_that_is_cancelled_leaves_no_log_behind(child, tmp_path):
 
         entered = asyncio.create_task(enter())
         assert await asyncio.to_thread(entering.wait, 30)
-        entered.cancel()
-        await asyncio.sleep(0)
+        for _ in range(times):
+            entered.cancel()
+            await asyncio.sleep(0)
         went_on.set()
         with pytest.raises(asyncio.CancelledError):
             await entered
         with mainstem.embedded(tmp_path, child=child) as log:
+            log.create_topic("t")
+
+    asyncio.run(test())
+
+
+def test_an_end_that_is_cancelled_leaves_no_log_behind(tmp_path):
+    """It waited for a thread, and was taken out of the queue."""
+
+    async def test():
+        loop, is_free = asyncio.get_running_loop(), threading.Event()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        left = asyncio.Event()
+
+        async def enter():
+            async with mainstem.embedded(tmp_path):
+                loop.run_in_executor(None, is_free.wait, 30)
+                left.set()
+
+        entered = asyncio.create_task(enter())
+        await left.wait()
+        for _ in range(3):
+            entered.cancel()
+            await asyncio.sleep(0)
+        is_free.set()
+        with pytest.raises(asyncio.CancelledError):
+            await entered
+        with mainstem.embedded(tmp_path) as log:
             log.create_topic("t")
 
     asyncio.run(test())

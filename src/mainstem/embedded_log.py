@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -184,6 +184,7 @@ _CHILD = "mainstem.embedded(child=True)"
 _STARTED = "with mainstem.embedded() as log: …, or log = mainstem.embedded().open()"
 _OF_A_LOG = frozenset({"bootstrap", "data", "client", *vars(EmbeddedLog)})
 
+T = TypeVar("T")
 LogT = TypeVar("LogT", bound=EmbeddedLog)
 
 
@@ -276,16 +277,16 @@ class Embedded(Generic[LogT]):
     async def __aenter__(self) -> LogT:
         opening = asyncio.get_running_loop().run_in_executor(None, self.open)
         try:
-            return self._enter(asyncio.current_task(), await asyncio.shield(opening))
+            return self._enter(asyncio.current_task(), await _done(opening))
         except asyncio.CancelledError:
-            with suppress(Exception):  # the thread goes on, and nobody else would end what it starts
-                await asyncio.to_thread((await opening).close)
+            if opening.exception() is None:  # nobody else would end what the thread has started
+                await _closed(opening.result())
             raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        await asyncio.to_thread(self._leave(asyncio.current_task()).close)
+        await _closed(self._leave(asyncio.current_task()))
 
     def _enter(self, who: object, log: LogT) -> LogT:
         self._entered.append((who, log))
@@ -295,6 +296,26 @@ class Embedded(Generic[LogT]):
         """The log that it has entered last; one of another's, where the block is a generator that others go on with."""
         number = next((n for n, (each, _) in reversed(list(enumerate(self._entered))) if each == who), -1)
         return self._entered.pop(number)[1]
+
+
+async def _closed(log: EmbeddedLog) -> None:
+    await _done(asyncio.get_running_loop().run_in_executor(None, log.close))
+
+
+async def _done(call: "asyncio.Future[T]") -> T:
+    """Its result. A thread goes on where its caller is cancelled: that is waited for, then the cancellation raised.
+
+    There may be many of them: anyio cancels again in each turn of the loop, until the block is left.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    while not call.done():
+        try:
+            await asyncio.wait([call])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return call.result()
 
 
 def _open(
