@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,22 @@ def test_where_the_program_has_a_file_in_the_place_of_stderr_the_log_writes_into
     command = ["sh", "-c", 'exec "$1" -c "$2" "$3" 2>&-', "sh", sys.executable, program, str(tmp_path / "mine")]
     subprocess.run(command, check=True, timeout=60)
     assert (tmp_path / "mine").read_text() == "/dev/null"
+
+
+def test_it_ends_as_it_should_while_a_clients_expression_runs():
+    """It was aborted, and a core was left where the system keeps them."""
+    with mainstem.embedded(child=True, broker={"stop_timeout_ms": 100}) as log:
+        process = log._child._process
+        with RawClient(log.bootstrap) as raw, RawClient(log.bootstrap) as other:
+            for number in range(20):
+                named = {"transactional_id": str(number) + "xxy" * 2500, "transaction_timeout": 60_000}
+                assert raw.call(22, 4, **named, producer_id=-1, producer_epoch=-1).error_code == 0
+            filters = {"state_filters": [], "producer_id_filters": [], "duration_filter": -1}
+            slow = ".*x" + "[xy]" * 3000 + "z"  # a tenth of a second for each: the last one ends amid the end
+            other.send(66, 2, **filters, transactional_id_pattern=slow)
+            time.sleep(0.2)
+            log.stop()
+    assert process.returncode == 0
 
 
 def test_a_fork_knows_that_it_runs():

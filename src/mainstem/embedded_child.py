@@ -146,6 +146,7 @@ def main() -> None:
     except MainstemError as error:
         _tell(Started(error=str(error), hint=error.hint))
         sys.exit(1)
+    os._exit(0)  # all is closed: a client's regular expression that a thread is still about holds up nobody
 
 
 if __name__ == "__main__":
