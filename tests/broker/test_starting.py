@@ -14,6 +14,7 @@ import pytest
 from mainstem.broker.server import Broker
 from mainstem.core import SystemClock
 from mainstem.log import LogConfig, LogDirectory, StorageError
+from mainstem.wire.errors import Code
 from tests.log.cold_disk import ColdDisk, ColdFile
 from tests.support.broker import CONFIG, Client, running, until
 
@@ -130,6 +131,26 @@ def test_a_start_that_fails_does_not_wait_for_those_who_wait_for_it(tmp_path):
                 await asyncio.wait_for(start, 10)
             with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
                 await asyncio.wait_for(answer, 10)
+            client.close()
+
+    asyncio.run(check())
+
+
+def test_a_start_that_is_broken_off_does_not_wait_for_topics_to_be_made(tmp_path):
+    """It waited for the answer, and that for the coordinators, which nobody read any more: for `stop_timeout_ms`."""
+
+    async def check() -> None:
+        async with starting(tmp_path) as (broker, disk, start):
+            client = await Client.connect(broker)
+            asked = {"topics": [{"name": "new"}], "allow_auto_topic_creation": True}
+            made = asyncio.create_task(client.call(METADATA, 4, **asked))
+            assert not (await asyncio.wait([made], timeout=0.2))[0]
+            disk.is_short = True
+            disk.go.set()
+            with pytest.raises(StorageError):
+                await asyncio.wait_for(start, 10)
+            assert (await made).topics[0].error_code == Code.unknown_topic_or_partition
+            assert broker.topics.get("new") is None
             client.close()
 
     asyncio.run(check())

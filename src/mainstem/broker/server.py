@@ -107,9 +107,9 @@ class Broker:
         self._running: set[asyncio.Task[None]] = set()
         self._idle_timer: asyncio.TimerHandle | None = None
         self._started = False
-        self.all_is_read = asyncio.Event()
+        self.all_is_read: asyncio.Future[None]
         """The coordinators have read what they keep: before that, what is deleted may not be all gone."""
-        self.stopping: asyncio.Future[None]  # done once the broker stops
+        self.stopping: asyncio.Future[None]  # done once the broker stops, also amid its start
         self.on_stop: set[Callable[[], None]] = set()
         """Called then: long polls answer what they have."""
 
@@ -135,6 +135,7 @@ class Broker:
             BadSetting: a certificate's files, or that of the users, cannot be used.
         """
         self.loop = asyncio.get_running_loop()
+        self.all_is_read = self.loop.create_future()
         self.stopping = self.loop.create_future()
         memory = partial(
             RequestMemory, clock=self.clock, call_soon=self.loop.call_soon, call_later=self.loop.call_later
@@ -174,7 +175,7 @@ class Broker:
                 load_handlers
             )  # half of what a start imports; the loop goes on meanwhile
             await self._open_coordinators()
-            self.all_is_read.set()
+            self.all_is_read.set_result(None)
             self.dispatch = Dispatch(self, handlers)
             for connection in list(self.connections):
                 connection.all_is_served()

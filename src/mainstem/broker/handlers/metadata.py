@@ -9,6 +9,7 @@ for many times is described once, as in Kafka: the answer could be any number of
 8: authorized operations. 10: topic ids in the answer. 12: topics by id. 13: top-level code, always 0.
 """
 
+import asyncio
 from collections.abc import Coroutine
 from typing import Any, Final
 
@@ -74,7 +75,10 @@ async def _create_and_answer(
     failed: dict[str, Code] = {}
     partitions, creatable = ctx.broker.config.num_partitions, []
     # While the broker starts, groups may still have offsets of a topic of that name that was deleted.
-    await ctx.broker.all_is_read.wait()
+    if not ctx.broker.all_is_read.done():
+        await asyncio.wait([ctx.broker.all_is_read, ctx.broker.stopping], return_when=asyncio.FIRST_COMPLETED)
+        if not ctx.broker.all_is_read.done():
+            missing = []  # the start is broken off, and waits for the answer: they are unknown
     for name in missing:
         try:
             check_create(ctx, name)
