@@ -1,6 +1,7 @@
 """`mainstem.embedded(child=True)`: a log in a process of its own, killed and started again."""
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 import mainstem
 from mainstem.client.errors import BrokerUnavailable
 from mainstem.embedded_child import NotStarted
+from mainstem.wire.errors import Code
 from tests.support.processes import alive
 from tests.support.raw import RawClient
 from tests.support.waiting import wait_until
@@ -50,6 +52,10 @@ def test_what_was_acknowledged_is_there_after_its_end_at_the_same_address(end):
 
 def test_what_prevents_the_start_is_told_here(tmp_path):
     with mainstem.embedded(tmp_path), pytest.raises(NotStarted, match=str(tmp_path)):
+        mainstem.embedded(tmp_path, child=True).__enter__()
+    (tmp_path / "journal.0").unlink()
+    (tmp_path / "journal.0").symlink_to("journal.0")  # as what may not be read: for root there is no such thing
+    with pytest.raises(NotStarted, match=r"journal\.0"):
         mainstem.embedded(tmp_path, child=True).__enter__()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -186,6 +192,24 @@ def test_it_ends_as_it_should_while_a_clients_expression_runs():
             time.sleep(0.2)
             log.stop()
     assert process.returncode == 0
+
+
+def test_where_the_disk_has_failed_it_ends_and_may_be_started_again():
+    """It stayed, and refused what came: its program learned of that by the time-outs of its clients."""
+    with mainstem.embedded(child=True) as log:
+        process = log._child._process
+        with RawClient(log.bootstrap) as raw:
+            raw.create_topic("t")
+            assert raw.produce("t", b"there") == 0
+            unlimited = resource.RLIM_INFINITY
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1, unlimited))  # no file goes beyond
+            assert raw.produce("t", b"refused") == Code.kafka_storage_error
+        assert process.wait(30) == 2
+        assert log.process_id == 0
+        log.start()
+        with RawClient(log.bootstrap) as raw:
+            asked = [{"name": "t", "partitions": [{"partition_index": 0, "timestamp": -1}]}]
+            assert raw.call(2, 5, replica_id=-1, topics=asked).topics[0].partitions[0].offset == 1
 
 
 def test_a_fork_knows_that_it_runs():

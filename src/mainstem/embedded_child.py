@@ -1,7 +1,8 @@
 """The log of `mainstem.embedded(child=True)`: a process of its own, which the program may kill and start again.
 
 The parent writes one line of JSON to its stdin, `Settings`; it answers with one on stdout, `Started`, when it serves or
-cannot. It ends with SIGTERM, and with its parent, however that ends; a Ctrl-C in their terminal is its parent's.
+cannot. It ends with SIGTERM, and with its parent, however that ends; a Ctrl-C in their terminal is its parent's. Where
+the disk has failed it ends by itself: only another start helps.
 """
 
 import asyncio
@@ -15,15 +16,16 @@ from pathlib import Path
 import msgspec
 
 from mainstem.broker.config import BrokerConfig
-from mainstem.broker.node import serving
+from mainstem.broker.node import serving, until_ended
 from mainstem.core import MainstemError
 from mainstem.core.address import format_address
 from mainstem.core.logging import configure
 from mainstem.core.prepared import prepared
 from mainstem.core.process import PARENT, die_with_parent, is_there, open_standard_files, start_child
-from mainstem.log import SWITCH_SECONDS, LogConfig
+from mainstem.log import SWITCH_SECONDS, LogConfig, StorageError
 
 _STOP_SECONDS = 30
+_DISK_FAILED = 2
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -117,13 +119,13 @@ class Child:
                         pipe.close()
 
 
-async def _serve(settings: Settings) -> None:
+async def _serve(settings: Settings) -> StorageError | None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with serving(Path(settings.data), settings.broker, settings.log) as broker:
         sys.setswitchinterval(SWITCH_SECONDS)
         _tell(Started(broker.host, broker.port))
-        await stop.wait()
+        return await until_ended(broker, stop)
 
 
 def _tell(started: Started) -> None:
@@ -142,11 +144,12 @@ def main() -> None:
     settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=prepared(Settings))
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(settings))
-    except MainstemError as error:
-        _tell(Started(error=str(error), hint=error.hint))
+            failure = runner.run(_serve(settings))
+    except (MainstemError, OSError) as error:
+        _tell(Started(error=str(error), hint=getattr(error, "hint", "")))
         sys.exit(1)
-    os._exit(0)  # all is closed: a client's regular expression that a thread is still about holds up nobody
+    code = 0 if failure is None else _DISK_FAILED
+    os._exit(code)  # all is closed: a client's regular expression that a thread is still about holds up nobody
 
 
 if __name__ == "__main__":

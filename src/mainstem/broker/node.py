@@ -1,5 +1,6 @@
 """A log directory and the broker over it, opened and closed together."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 from mainstem.broker.config import BrokerConfig
 from mainstem.broker.server import Broker
 from mainstem.core import Clock, SystemClock
-from mainstem.log import Disk, LogConfig, LogDirectory
+from mainstem.log import Disk, LogConfig, LogDirectory, StorageError
 
 
 @asynccontextmanager
@@ -38,3 +39,13 @@ async def serving(
             await broker.stop()
     finally:
         await directory.close()
+
+
+async def until_ended(broker: Broker, stop: asyncio.Event) -> StorageError | None:
+    """Wait until `stop` is set; or the disk has failed, which is returned: only another start helps then."""
+    async with asyncio.TaskGroup() as group:
+        ends = [group.create_task(event.wait()) for event in (stop, broker.log.failed)]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for task in ends:
+            task.cancel()
+    return broker.log.error

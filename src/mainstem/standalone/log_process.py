@@ -110,7 +110,7 @@ def run_log(data: Path, listen: str | None, config_file: Path | None, *, on_read
 async def _serve(
     data: Path, broker_config: "BrokerConfig", log_config: "LogConfig", on_ready: Callable[[str], None]
 ) -> "StorageError | None":
-    from mainstem.broker.node import serving
+    from mainstem.broker.node import serving, until_ended
     from mainstem.log import SWITCH_SECONDS
 
     stop = asyncio.Event()
@@ -123,12 +123,7 @@ async def _serve(
         gc.set_threshold(10_000, 20, 50)
         gc.enable()
         on_ready(format_address(broker.host, broker.port))
-        async with asyncio.TaskGroup() as group:
-            ends = [group.create_task(event.wait()) for event in (stop, broker.log.failed)]
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            for task in ends:
-                task.cancel()
-        return broker.log.error
+        return await until_ended(broker, stop)
 
 
 def skip_slow_imports() -> None:
