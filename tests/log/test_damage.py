@@ -438,6 +438,67 @@ def test_who_reads_what_is_committed_gets_to_an_open_transaction_behind_a_hole(t
     run(test())
 
 
+async def fill_compacted(path):
+    """A segment that compaction has left gaps in; its records, and the headers of its batches."""
+    log = await open_log(path)
+    topic = TopicConfig(cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
+    partition = await log.create_partition(TP, TOPIC_ID, topic)
+    keys, number = [*range(9), 1, 10], 0
+    for size in (2, 2, 3, 2, 1, 1):
+        values = [b"%d" % (number + n) * 60 for n in range(size)]
+        await partition.append(batch(*values, keys=[b"%d" % key for key in keys[number : number + size]]))
+        number += size
+    partition.roll()
+    await partition.append(batch(b"the last"))
+    await log.housekeep()
+    records = {record.offset: record.value for record in await read_all(partition)}
+    assert records.keys() == {0, *range(2, 12)}
+    await log.close()
+    return records, list(iter_headers(segment(path).read_bytes()))
+
+
+@pytest.mark.parametrize("bit", [0, 31, 32, 50, *range(60, 64), 96, 127])
+@pytest.mark.parametrize("number", range(6))
+def test_a_flipped_bit_of_what_compaction_wrote_is_set_right(tmp_path, number, bit):
+    """The whole batch that the wrong offset contradicted was taken out, and the wrong offset stayed."""
+
+    async def test():
+        records, headers = await fill_compacted(tmp_path)
+        before = segment(tmp_path).read_bytes()
+        change(tmp_path, sum(header.size for header in headers[:number]) + bit // 8, 128 >> bit % 8)
+        (damage,) = (await repair(tmp_path, TP, clock=ManualClock(), mend=True)).damages
+        assert damage.lost_bytes == 0
+        right = headers[number].base_offset if bit < 64 else headers[number].leader_epoch
+        assert damage.reason.startswith("offset " if bit < 64 else "leader epoch ")
+        assert damage.reason.endswith(f", expected {right}")
+        assert segment(tmp_path).read_bytes() == before
+        log = await open_log(tmp_path)
+        assert {record.offset: record.value for record in await read_all(log.partitions[TP])} == records
+        await log.close()
+
+    run(test())
+
+
+@pytest.mark.parametrize("lost", [0, 2, 5])
+@pytest.mark.parametrize("number", [1, 2, 4, 5])
+def test_a_flipped_bit_of_an_offset_is_set_right_beside_a_batch_that_is_lost(tmp_path, number, lost):
+    async def test():
+        records, headers = await fill_compacted(tmp_path)
+        starts = [sum(header.size for header in headers[:n]) for n in range(6)]
+        change(tmp_path, starts[lost] + RECORDS)
+        kept = segment(tmp_path).read_bytes()[starts[lost] : starts[lost] + headers[lost].size]
+        change(tmp_path, starts[number] + OFFSET, 2)
+        found = [each for each in (await repair(tmp_path, TP, clock=ManualClock(), mend=True)).damages if each.kept_in]
+        assert [each.kept_in.read_bytes() for each in found] == [kept]
+        log = await open_log(tmp_path)
+        left = {record.offset: record.value for record in await read_all(log.partitions[TP])}
+        missing = range(headers[lost].base_offset, headers[lost].next_offset)
+        assert left == {offset: value for offset, value in records.items() if offset not in missing}
+        await log.close()
+
+    run(test())
+
+
 def test_offsets_that_compaction_did_not_write_are_told_and_taken_as_they_are(tmp_path):
     """The repair found no damage, and readers were refused for ever."""
 
@@ -457,13 +518,13 @@ def test_offsets_that_compaction_did_not_write_are_told_and_taken_as_they_are(tm
         second = list(iter_headers(data))[1]
         position = next(iter_headers(data)).size
         assert second.base_offset % 2 == 0
-        change(tmp_path, position + OFFSET, 1)
+        change(tmp_path, position + OFFSET, 3)  # of one bit it is known which one it was
         assert await found(tmp_path) == [(40, 40, 0)]
         (damage,) = (await repair(tmp_path, TP, clock=ManualClock(), mend=True)).damages
         assert "not those that compaction wrote" in damage.reason
         log = await open_log(tmp_path)
         after = {record.offset for record in await read_all(log.partitions[TP])}
-        assert after == before - {second.base_offset} | {second.base_offset + 1}
+        assert after == before - {second.base_offset} | {second.base_offset + 3}
         await log.close()
 
     run(test())

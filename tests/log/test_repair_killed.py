@@ -2,6 +2,7 @@
 
 import errno
 from contextlib import suppress
+from itertools import accumulate
 
 import pytest
 
@@ -10,6 +11,7 @@ from mainstem.log import LogDirectory, StorageError, TopicConfig, housekeeping
 from mainstem.log import round as rounds
 from mainstem.log.cleaner import Cleaner
 from mainstem.log.repair import repair
+from mainstem.records import iter_headers
 from tests.log.simulated_disk import SimulatedDisk
 from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, read_all, run
 
@@ -19,7 +21,8 @@ COMPACTED = TopicConfig(cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
 class Damaged:
     """A partition with damage: of record `how`, and records before 5 are deleted. Or its end is cut, and it was
     `deleted` from, or `compacted`, since the checkpoint. Or of two of its `batches` of five records, the log beginning
-    within the second. Or of the first of a segment of `large` batches, which are in no checkpoint.
+    within the second. Or of the first of a segment of `large` batches, which are in no checkpoint. Or of a compacted
+    segment, of a batch's offset, where one `bit` has flipped, and of another batch.
     """
 
     def __init__(self, path, how):
@@ -28,11 +31,14 @@ class Damaged:
     async def make(self):
         disk = SimulatedDisk(self.path)
         log = await open_log(self.path, disk=disk, clock=self.clock)
-        partition = await log.create_partition(TP, TOPIC_ID, COMPACTED if self.how == "compacted" else TopicConfig())
+        topic = COMPACTED if self.how in ("compacted", "bit") else TopicConfig()
+        partition = await log.create_partition(TP, TOPIC_ID, topic)
         if self.how == "batches":
             return await self._make_batches(disk, log, partition)
         if self.how == "large":
             return await self._make_large(disk, log, partition)
+        if self.how == "bit":
+            return await self._make_compacted(disk, log, partition)
         ends = []
         for number in range(12):
             await partition.append(batch(b"v%d" % number, key=b"k%d" % (number % 8)))
@@ -83,12 +89,27 @@ class Damaged:
         self._change(disk, 1, 500)
         return disk
 
-    def _change(self, disk, base, position):
+    async def _make_compacted(self, disk, log, partition):
+        for number in range(8):
+            value = b"v%d" % number
+            await partition.append(batch(value, value, keys=[b"k%d" % (number % 6), b"l%d" % number]))
+        partition.roll()
+        await partition.append(batch(b"last"))
+        await log.checkpoint()
+        assert await housekeeping.compact(partition, Cleaner(), most_keys=1_000)
+        await log.close()
+        data = disk.file(self.path / str(TP) / f"{0:020d}.log").data
+        starts = [0, *accumulate(header.size for header in iter_headers(bytes(data)))]
+        self._change(disk, 0, starts[3] + 7, 2)  # 6 is 4 then, as the whole one before it
+        self._change(disk, 0, starts[5] + 70)
+        return disk
+
+    def _change(self, disk, base, position, flipped=1):
         file = disk.file(self.path / str(TP) / f"{base:020d}.log")
         if position is None:
             del file.data[-10:]
         else:
-            file.data[position] ^= 1
+            file.data[position] ^= flipped
         file.sync()
 
     async def repair(self, disk):
@@ -106,7 +127,7 @@ class Damaged:
         return None
 
 
-HOW = [2, 5, 7, "deleted", "compacted", "batches", "large"]
+HOW = [2, 5, 7, "deleted", "compacted", "batches", "large", "bit"]
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,8 @@
 
 A segment is read from its beginning. Where a batch does not check out, or bytes are missing that were durable, the next
 one that does is looked for, with offsets that are not given yet (`damaged_segment`): what lies between is lost. An
-offset that is wrong is set right where its neighbours say what it is, a leader epoch by those around it.
+offset that is wrong is set right where its neighbours say what it is, a leader epoch by those around it. In a compacted
+segment the checkpoint's CRC of them says what they were, where a single bit has flipped (`flipped_prefix`).
 
     offsets 10-14 │ bad CRC │ 17-19          15 and 16 are lost
             10-14 │ 79-80   │ 17-19          79 is set right: it is 15
@@ -14,14 +15,15 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import count, zip_longest
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import msgspec
 from crc32c import crc32c
 
 from mainstem.log.damaged_segment import DamagedSegment, is_between
-from mainstem.log.disk import Disk
+from mainstem.log.disk import Disk, File
 from mainstem.log.epochs import epoch_at
+from mainstem.log.flipped_prefix import SetRight, find_flipped_prefix
 from mainstem.log.lost_markers import Hole, LostMarkers
 from mainstem.log.metadata import list_files
 from mainstem.log.partition import PartitionLog
@@ -149,6 +151,7 @@ class _Search:
         return max((base for base in begun if base <= self.partition.log_start_offset), default=0)
 
     def _read(self, file: DamagedSegment) -> None:
+        self._set_prefix_right(file)
         position = 0
         while True:
             try:
@@ -166,6 +169,21 @@ class _Search:
                 position = whole[0]
             else:
                 return
+
+    def _set_prefix_right(self, file: DamagedSegment) -> None:
+        """Of a compacted segment, before anything else is looked at: it makes others look wrong."""
+        if file.known is None or file.known.is_dense or not file.size:
+            return
+        on_disk = file.segment.file
+        flipped = find_flipped_prefix(on_disk, file.known)
+        if flipped is None:
+            return
+        (offset, _, epoch), (right_offset, _, right_epoch) = map(PREFIX.unpack, (flipped.found, flipped.right))
+        what = ("offset", offset, right_offset) if offset != right_offset else ("leader epoch", epoch, right_epoch)
+        reason = "{} {}, expected {}".format(*what)
+        self._set_right(file, flipped.position, reason, right_offset, flipped.right)
+        self.opened.forget(file.segment)
+        file.segment.opened = cast("File", SetRight(on_disk, flipped))  # nothing but read is asked of it
 
     def _read_on(self, file: DamagedSegment, start: int) -> None:
         """Every batch from `start` on; BadBatch at the first that does not check out, or where bytes are missing."""

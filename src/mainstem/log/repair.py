@@ -9,9 +9,10 @@ from its segments, with its producers and transactions.
 1. recover the directory as a start does: what the journal holds is brought to the segments, also to damaged ones;
 2. find what is damaged (`damage`);
 3. remove what is left of deleted segments, or a transaction would be open that ended in one that is gone;
-4. beginning with the last damage: keep its bytes, put what is whole behind it into a segment of its own, cut it off.
-   In front of that is a batch without records: a client asks for the offset behind the last one that it was given, and
-   waits there as long as the log, or what is committed of it, ends later and nothing comes;
+4. set right what can be, while all is there that says what is right; then, beginning with the last damage: keep its
+   bytes, put what is whole behind it into a segment of its own, cut it off. In front of that is a batch without
+   records: a client asks for the offset behind the last one that it was given, and waits there as long as the log, or
+   what is committed of it, ends later and nothing comes;
 5. read the partition anew from its segments; log start offset and leader epoch are those that were known. All of that
    is in one checkpoint, and before that a start finds the damage again.
 """
@@ -80,7 +81,8 @@ async def repair(
         try:
             # 3. and 4.
             _remove_deleted(partition, disk, but={damage.path for damage in damages})
-            for damage in reversed(damages):
+            last_first = [each for each in reversed(damages) if not each.set_right]
+            for damage in (*(each for each in damages if each.set_right), *last_first):
                 _mend(damage, disk)
             # 5. read anew
             partition = directory.read_again(topic_partition)
