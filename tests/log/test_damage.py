@@ -586,3 +586,31 @@ def test_what_no_batch_tells_of_is_told_by_the_segment_behind_it(tmp_path):
         assert await left(tmp_path) == {3: b"d"}
 
     run(test())
+
+
+@pytest.mark.parametrize("is_saved", [True, False])
+@pytest.mark.parametrize("deleted", [0, 2])
+def test_a_first_segment_that_is_gone_is_told_by_the_one_behind_it(tmp_path, is_saved, deleted):
+    """The page cache alone had it, and the checkpoint no record: nothing was found, and no start succeeded."""
+
+    async def test():
+        log = await open_log(tmp_path)
+        if not is_saved:
+            await log.checkpoint()
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig(flush_messages=1_000))
+        if is_saved:
+            await log.checkpoint()
+        for value in (b"a", b"b", b"c"):
+            await partition.append(batch(value))
+        partition.roll()
+        partition.config = TopicConfig()
+        await partition.append(batch(b"d"))
+        if deleted:
+            await delete_records(partition, deleted)
+        abandon(log)
+        segment(tmp_path).unlink()
+        assert await found(tmp_path) == [(deleted, 3, 0)]
+        assert await left(tmp_path) == {3: b"d"}
+        assert await found(tmp_path) == []
+
+    run(test())

@@ -22,7 +22,8 @@ class Damaged:
     """A partition with damage: of record `how`, and records before 5 are deleted. Or its end is cut, and it was
     `deleted` from, or `compacted`, since the checkpoint. Or of two of its `batches` of five records, the log beginning
     within the second. Or of the first of a segment of `large` batches, which are in no checkpoint. Or of a compacted
-    segment, of a batch's offset, where one `bit` has flipped, and of another batch.
+    segment, of a batch's offset, where one `bit` has flipped, and of another batch. Or of all of the `first` segment,
+    which the page cache was trusted with, and which no checkpoint knows.
     """
 
     def __init__(self, path, how):
@@ -39,6 +40,8 @@ class Damaged:
             return await self._make_large(disk, log, partition)
         if self.how == "bit":
             return await self._make_compacted(disk, log, partition)
+        if self.how == "first":
+            return await self._make_trusting(disk, log, partition)
         ends = []
         for number in range(12):
             await partition.append(batch(b"v%d" % number, key=b"k%d" % (number % 8)))
@@ -104,6 +107,20 @@ class Damaged:
         self._change(disk, 0, starts[5] + 70)
         return disk
 
+    async def _make_trusting(self, disk, log, partition):
+        partition.config = TopicConfig(flush_messages=1_000)
+        await log.checkpoint()
+        await partition.append(batch(b"first"))
+        partition.roll()
+        partition.config = TopicConfig()
+        await partition.append(batch(b"behind it"))
+        abandon(log)
+        disk = disk.after_kill()
+        file = disk.file(self.path / str(TP) / f"{0:020d}.log")
+        file.data[:] = bytes(len(file.data))
+        file.sync()
+        return disk
+
     def _change(self, disk, base, position, flipped=1):
         file = disk.file(self.path / str(TP) / f"{base:020d}.log")
         if position is None:
@@ -127,7 +144,7 @@ class Damaged:
         return None
 
 
-HOW = [2, 5, 7, "deleted", "compacted", "batches", "large", "bit"]
+HOW = [2, 5, 7, "deleted", "compacted", "batches", "large", "bit", "first"]
 
 
 @pytest.fixture(autouse=True)

@@ -121,6 +121,8 @@ class _Search:
         files = {int(path.stem): path for path in segment_files(self.partition.directory, self.disk)}
         bases = sorted(files | {base: None for base, segment in self.known.items() if segment.size})
         beginning = self._beginning(bases)
+        if bases and self.saved:
+            self._check_beginning(bases[0])
         for base, following in zip_longest(bases, bases[1:]):
             if base >= beginning:  # else its records are deleted
                 self.expected = max(self.expected, base)
@@ -280,6 +282,17 @@ class _Search:
             reason = f"leader epoch {header.leader_epoch}, expected {right}"
             position = batch.position + OFFSET_AND_LENGTH.size
             self._set_right(file, position, reason, header.base_offset, right.to_bytes(4, "big", signed=True))
+
+    def _check_beginning(self, first: int) -> None:
+        """Files before the first that there is are gone: no checkpoint knows of them, and only the page cache
+        was trusted with them.
+        """
+        expected = max([self.partition.log_start_offset, *(each.next_offset for each in self.known.values())])
+        if expected < first:
+            self.expected = expected
+            missing = Segment(self.partition.directory, expected, self.opened)
+            file = DamagedSegment(missing, 0, following=first, end=first, known=None)
+            self._add(file, BadBatch(f"begins at offset {first}, expected {expected}", 0), None)
 
     def _check_gap(self, file: DamagedSegment, following: int) -> None:
         """The end of a file is gone that only the page cache was trusted with; what is deleted of it may be."""
