@@ -33,10 +33,10 @@ def segment(path, base_offset=0):
     return path / str(TP) / file_name(base_offset, LOG)
 
 
-def change(path, position, flipped=1):
-    data = bytearray(segment(path).read_bytes())
+def change(path, position, flipped=1, base_offset=0):
+    data = bytearray(segment(path, base_offset).read_bytes())
     data[position] ^= flipped
-    segment(path).write_bytes(data)
+    segment(path, base_offset).write_bytes(data)
 
 
 async def found(path):
@@ -612,5 +612,27 @@ def test_a_first_segment_that_is_gone_is_told_by_the_one_behind_it(tmp_path, is_
         assert await found(tmp_path) == [(deleted, 3, 0)]
         assert await left(tmp_path) == {3: b"d"}
         assert await found(tmp_path) == []
+
+    run(test())
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_an_offset_since_the_checkpoint_is_not_believed_behind_other_damage(tmp_path, number):
+    """The start has read no further than that: the segments behind it were taken for ones that compaction has left."""
+
+    async def test():
+        log = await open_log(tmp_path)
+        partition = await log.create_partition(TP, TOPIC_ID, TopicConfig(flush_messages=1_000))
+        await partition.append(batch(b"a" * 60))
+        await log.checkpoint()
+        partition.roll()
+        for value in (b"b", b"c"):
+            await partition.append(batch(value * 60))
+        size = partition.segments.active.size // 2
+        abandon(log)
+        segment(tmp_path).unlink()
+        change(tmp_path, (number - 1) * size + 5, 8, base_offset=1)
+        assert await found(tmp_path) == [(0, 1, 0), (1, 1, 0) if number == 1 else (2, 3, size)]
+        assert await left(tmp_path) == ({1: b"b", 2: b"c"} if number == 1 else {1: b"b"})
 
     run(test())

@@ -80,3 +80,16 @@ def test_a_batch_is_between_two_others_whatever_it_says():
     assert is_between(3, header, 5)
     assert not is_between(3, header, 6)
     assert not is_between(2, msgspec.structs.replace(header, base_offset=3), 5)
+
+
+def test_what_is_written_since_the_checkpoint_has_no_gaps(damaged):
+    first, second = at(0, b"a"), at(1, b"b", b"c")
+    file = damaged(first, second, dense=False)._replace(known=None, is_new=True, following=3)
+    header = decode_header(at(77, b"b", b"c"))
+    assert file.is_dense
+    assert not file.fits(len(first), decode_header(second), 0)
+    assert file.is_last(len(first), header, 1)
+    assert not file.is_last(len(first), header, 0)
+    assert not file.is_last(0, decode_header(first), 0)
+    assert not file._replace(following=None).is_last(len(first), header, 1)
+    assert not file._replace(is_new=False).is_last(len(first), header, 1)

@@ -11,6 +11,7 @@ import pytest
 from mainstem.core import ManualClock
 from mainstem.log import LogConfig, StorageError, TopicConfig, housekeeping
 from mainstem.log.metadata import create_files
+from mainstem.log.repair import repair
 from tests.log.simulated_disk import SimulatedDisk, adversary
 from tests.log.support import TOPIC_ID, TP, abandon, batch, open_log, read_all, run, sequenced, values
 
@@ -674,5 +675,49 @@ def test_what_a_start_that_was_killed_removed_does_not_come_back_with_a_power_cu
         assert log.partitions[TP].log_end_offset == 1
         abandon(log)
         assert not after.after_power_cut(lambda most: 0).exists(removed)
+
+    run(test())
+
+
+@pytest.mark.parametrize("bit", [0, 38, 61, 62, 63])
+@pytest.mark.parametrize("rolled", [0, 1, 4])
+@pytest.mark.parametrize("number", [2, 3, 4, 5])
+def test_an_offset_that_flips_before_it_is_in_a_checkpoint_is_not_believed(tmp_path, number, rolled, bit):
+    """Of records that only the page cache was trusted with: one that is too large left a gap, as compaction does, or
+    readers met it; one that is too small took all that follows with it.
+    """
+    disk, clock = SimulatedDisk(tmp_path), ManualClock()
+
+    async def test():
+        log = await open_log(tmp_path, disk=disk)
+        partition = await log.create_partition(TP, TOPIC_ID, TRUSTING)
+        await partition.append(batch(b"v0"))
+        await log.checkpoint()
+        places = {}
+        for n in range(1, 6):
+            if n == rolled:
+                partition.roll()
+            places[n] = partition.segments.active.path, partition.segments.active.size
+            await partition.append(batch(b"v%d" % n))
+        abandon(log)
+        after = disk.after_kill()
+        path, position = places[number]
+        after.file(path).data[position + bit // 8] ^= 128 >> bit % 8
+        is_told = number < 5  # else nothing tells it from a torn end
+        log = await open_log(tmp_path, disk=after)
+        partition = log.partitions[TP]
+        assert (partition.error is not None) == is_told
+        if is_told:
+            assert "expected" in str(partition.error)
+            abandon(log)
+            after = after.after_kill()
+            found = await repair(tmp_path, TP, clock=clock, mend=True, disk=after)
+            assert [(each.path, each.position, each.lost_bytes) for each in found.damages] == [(path, position, 0)]
+            log = await open_log(tmp_path, disk=after)
+            partition = log.partitions[TP]
+        assert await values(partition) == [b"v%d" % n for n in range(6 if is_told else 5)]
+        assert partition.segments.active.is_dense
+        assert (await partition.append(batch(b"next"))).base_offset == partition.log_end_offset - 1 == 5 + is_told
+        abandon(log)
 
     run(test())

@@ -37,6 +37,7 @@ def test_one_that_is_torn_or_not_of_this_segment_is_none(file):
     one = at(100, batch(b"v"))
     file.write([at(99, batch(b"v")), at(100 + 2**31, batch(b"v")), one[:-1] + b"?", one[:-1]], 0)
     assert found(file) == []
+    assert salvage.whole_batch(file, None, len(one), 2 * len(one)).base_offset == 100 + 2**31
 
 
 def test_what_looks_like_headers_is_not_read_again_and_again(file, monkeypatch):

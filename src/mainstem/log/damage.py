@@ -120,7 +120,7 @@ class _Search:
     def run(self) -> list[Damage]:
         files = {int(path.stem): path for path in segment_files(self.partition.directory, self.disk)}
         bases = sorted(files | {base: None for base, segment in self.known.items() if segment.size})
-        beginning = self._beginning(bases)
+        beginning, since = self._beginning(bases), self._known_end
         if bases and self.saved:
             self._check_beginning(bases[0])
         for base, following in zip_longest(bases, bases[1:]):
@@ -131,7 +131,8 @@ class _Search:
                     end = self.partition.log_end_offset if self.end_is_known else base + OFFSETS
                 segment = Segment(self.partition.directory, base, self.opened)
                 size = self.disk.file_size(files[base]) if base in files else 0
-                file = DamagedSegment(segment, size, following, end, self.known.get(base))
+                is_new = self.saved and base >= since  # else a repair that broke off may have put it there
+                file = DamagedSegment(segment, size, following, end, self.known.get(base), is_new)
                 self._read(file)
                 self.has_any = self.has_any or not (size or (file.known and file.known.size))
                 if following is not None and following not in self.known and self.saved:
@@ -148,9 +149,14 @@ class _Search:
         """Base offset of the segment that the log begins in. Not what a repair that broke off has put amid the known
         ones: what it has cut is found once more.
         """
-        since = max((segment.next_offset for segment in self.known.values()), default=0) if self.saved else 0
+        since = self._known_end
         begun = (base for base in bases if base in self.known or base >= since)
         return max((base for base in begun if base <= self.partition.log_start_offset), default=0)
+
+    @property
+    def _known_end(self) -> int:
+        """What the checkpoint, and the start behind it, know of ends there; 0 without a checkpoint."""
+        return max((segment.next_offset for segment in self.known.values()), default=0)
 
     def _read(self, file: DamagedSegment) -> None:
         self._set_prefix_right(file)
@@ -222,7 +228,8 @@ class _Search:
         reason = f"offset {batch.header.base_offset}, expected {expected}" + ("" if file.is_dense else " or later")
         if file.is_dense:
             moved = file.by_what_follows(batch.position, batch.header, expected)
-            is_known = moved.base_offset == expected and moved.next_offset <= file.limit(batch.position)
+            fits = moved.base_offset == expected and moved.next_offset <= file.limit(batch.position)
+            is_known = fits or file.is_last(batch.position, batch.header, expected)
         else:
             behind = file.whole_batch(batch.position + batch.header.size)
             is_known = behind is not None and is_between(expected, batch.header, behind.base_offset)
@@ -287,7 +294,7 @@ class _Search:
         """Files before the first that there is are gone: no checkpoint knows of them, and only the page cache
         was trusted with them.
         """
-        expected = max([self.partition.log_start_offset, *(each.next_offset for each in self.known.values())])
+        expected = max(self.partition.log_start_offset, self._known_end)
         if expected < first:
             self.expected = expected
             missing = Segment(self.partition.directory, expected, self.opened)
@@ -314,7 +321,13 @@ class _Search:
         end = file.following if whole is None else whole[1].base_offset
         if end is None:  # no offset is given again that any batch has had which the damage has left whole
             whole_ones = [] if self.end_is_known else file.whole_batches(position)
-            behind = [min(header.next_offset, file.limit(at)) for at, header in whole_ones]
+            behind = [
+                # One that is there, and does not fit, has not had the offset that it says.
+                first + header.last_offset_delta + 1
+                if at == position and file.is_dense
+                else min(header.next_offset, file.limit(at))
+                for at, header in whole_ones
+            ]
             end = max([self.partition.log_start_offset, self.partition.log_end_offset, *behind])
         end = max(first, end)
         lost = max(0, (file.size if goes_on is None else goes_on) - position)

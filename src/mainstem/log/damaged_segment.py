@@ -33,15 +33,17 @@ class DamagedSegment(NamedTuple):
     """No batch in it ends behind this offset."""
     known: Segment | None
     """The segment as it was before it was damaged."""
+    is_new: bool = False
+    """Written since the checkpoint, so that nothing of it was compacted."""
 
     @property
     def is_dense(self) -> bool:
         """Each batch begins where the one before it ends."""
-        return self.known is not None and self.known.is_dense
+        return self.is_new if self.known is None else self.known.is_dense
 
     @property
     def _has_all_bytes(self) -> bool:
-        return self.known is not None and self.known.is_dense and self.size >= self.known.size
+        return self.is_dense and (self.known is None or self.size >= self.known.size)
 
     def limit(self, position: int) -> int:
         """No batch that begins there ends behind this offset."""
@@ -76,13 +78,12 @@ class DamagedSegment(NamedTuple):
         as it was known, among them; where as many say one as the other, the later ones count. None counts that says
         less than `least`, or more than there is room for.
         """
-        assert self.known is not None
         length, limit = header.next_offset - header.base_offset, self.limit(position)
         votes, found, count = [header.base_offset], header, 0
         for _ in range(_WITNESSES):
             count += found.last_offset - found.base_offset + 1
             position += found.size
-            if position == self.known.size:
+            if self.known is not None and position == self.known.size:
                 votes += [self.known.next_offset - count] * 2
                 break
             behind = self.whole_batch(position)
@@ -93,6 +94,14 @@ class DamagedSegment(NamedTuple):
         possible = [vote for vote in reversed(votes) if least <= vote <= limit - length]
         offset = Counter(possible).most_common(1)[0][0] if possible else header.base_offset
         return msgspec.structs.replace(header, base_offset=offset, last_offset=offset + length - 1)
+
+    def is_last(self, position: int, header: BatchHeader, expected: int) -> bool:
+        """Whether the batch there, behind one that ends at `expected`, fills the room up to the next segment, which
+        begins where this one ends.
+        """
+        if position + header.size < self.size or self.following is None:
+            return False
+        return self.is_dense and is_between(expected, header, self.following)
 
     def next_whole(self, position: int, expected: int) -> tuple[int, BatchHeader] | None:
         """The first batch from `position` on whose offsets fit in at `expected` or behind, and its position. Of two

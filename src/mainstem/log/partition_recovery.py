@@ -27,7 +27,7 @@ from mainstem.log.journal import Frame, decode_frames, write_frames
 from mainstem.log.metadata import create_files, list_files
 from mainstem.log.partition import PartitionLog
 from mainstem.log.redo import Changes, redo_batches, redo_replacements, write_again
-from mainstem.log.salvage import find_batches
+from mainstem.log.salvage import find_batches, whole_batch
 from mainstem.log.segment import LOG, SUFFIXES, BadBatch, Segment, file_name
 from mainstem.records.batch import PREFIX
 
@@ -243,10 +243,23 @@ class PartitionRecovery:
         """Something follows that was promised."""
         if self._beginning <= self.partition.log_end_offset < self._promised_end:
             return True
-        # Without the checkpoint's words nothing tells a torn end from damage but what follows it.
         if self.words is not None:
-            return False
+            return self._has_wrong_offset(segment, error.position, size)
+        # Without the checkpoint's words nothing tells a torn end from damage but what follows it.
         return any(True for _ in find_batches(segment.file, segment.base_offset, error.position + 1, size))
+
+    def _has_wrong_offset(self, segment: Segment, position: int, size: int) -> bool:
+        """A whole batch is there, and what follows begins where it would end if its offset were right: no crash does
+        that. What follows would go with it, however many records that are.
+        """
+        batch = whole_batch(segment.file, None, position, size)
+        if batch is None:
+            return False
+        expected, position = self.partition.log_end_offset + batch.last_offset_delta + 1, position + batch.size
+        if position == size:
+            return expected in self._base_offsets
+        following = whole_batch(segment.file, segment.base_offset, position, size)
+        return following is not None and following.base_offset == expected
 
     def _count_batches(self, segment: Segment, end: int, end_offset: int | None = None) -> None:
         """Check and count in what the segment holds up to `end`; all is below `end_offset`, where the next begins."""
@@ -254,11 +267,12 @@ class PartitionRecovery:
         whole, offsets_crc, dense = segment.size == 0, 0, True
         try:
             for position, header, batch in segment.scan(segment.size, end):
-                if header.base_offset < partition.log_end_offset:
+                found, expected = header.base_offset, partition.log_end_offset
+                # Compaction, which leaves gaps, takes only what a checkpoint counts.
+                if found < expected or (found > expected and self.words is not None):
+                    or_later = " or later" if self.words is None else ""
                     raise BadBatch(
-                        f"{segment.path}: position {position}: offset {header.base_offset},"
-                        f" expected {partition.log_end_offset} or later",
-                        position,
+                        f"{segment.path}: position {position}: offset {found}, expected {expected}{or_later}", position
                     )
                 if end_offset is not None and header.next_offset > end_offset:
                     raise BadBatch(

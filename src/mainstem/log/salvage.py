@@ -40,8 +40,8 @@ def find_batches(file: File, base_offset: int, start: int, end: int) -> Iterator
             position += header.size
 
 
-def whole_batch(file: File, base_offset: int, position: int, end: int) -> BatchHeader | None:
-    """The batch of that segment that begins there, if it checks out (blocking)."""
+def whole_batch(file: File, base_offset: int | None, position: int, end: int) -> BatchHeader | None:
+    """The batch of that segment that begins there, if it checks out; with None its offset may be any (blocking)."""
     return _Segment(file, base_offset, end).whole_batch(position)
 
 
@@ -71,7 +71,7 @@ def readable_batch(file: File, position: int, end: int) -> bytes | None:
 class _Segment:
     """The bytes before `end` of a segment's file."""
 
-    def __init__(self, file: File, base_offset: int, end: int) -> None:
+    def __init__(self, file: File, base_offset: int | None, end: int) -> None:
         self.file = file
         self.base_offset = base_offset
         self.end = end
@@ -118,7 +118,9 @@ class _Segment:
         if len(window) <= at + MAGIC_AT or window[at + MAGIC_AT] != _MAGIC[0]:
             return 0
         offset, size = OFFSET_AND_LENGTH.unpack_from(window, at)[0], _size_of(window, at)
-        return size if 0 <= offset - self.base_offset < OFFSETS and HEADER.size <= size <= most else 0
+        if self.base_offset is not None and not 0 <= offset - self.base_offset < OFFSETS:
+            return 0
+        return size if HEADER.size <= size <= most else 0
 
     def _decode(self, position: int, size: int) -> BatchHeader | None:
         try:
