@@ -6,6 +6,7 @@ import pytest
 
 from mainstem.log import salvage
 from mainstem.log.salvage import find_batches
+from mainstem.records import HEADER
 from tests.log.simulated_disk import SimulatedDisk
 from tests.log.support import batch
 
@@ -51,3 +52,14 @@ def test_what_looks_like_headers_is_not_read_again_and_again(file, monkeypatch):
     assert found(file, base_offset=0x7FFF_FFFF + 1) == []
     assert max(reads) <= 1 << 20
     assert sum(reads) < file.size() + (1 << 20)
+
+
+def test_headers_that_are_the_beginning_of_all_that_follows_are_not_each_read_for_it(file, monkeypatch):
+    """In a record that lost its batch's header: 16,000 of them kept a repair from ending."""
+    reads = []
+    monkeypatch.setattr(file, "read", lambda size, position, read=file.read: reads.append(size) or read(size, position))
+    following = [at(101 + number, batch(b"v" * 1_000_000)) for number in range(3)]
+    one = HEADER.pack(100, 3_000_000 - 12, 0, 2, 0, 0, 0, 0, 0, -1, -1, -1, 1)
+    file.write([one * 2_000, *following], 0)
+    assert found(file) == [101, 102, 103]
+    assert sum(size for size in reads if size > 4096) < 4 * file.size()

@@ -3,12 +3,14 @@
 from collections.abc import Iterator
 
 from mainstem.log.disk import File
+from mainstem.log.range_crcs import RangeCrcs
 from mainstem.log.segment import OFFSETS
 from mainstem.records import BatchHeader, CorruptBatch, decode_header
 from mainstem.records.batch import (
     BEFORE_LENGTH_COUNTS,
     COMPRESSION_MASK,
     CONTROL,
+    CRC_FROM,
     HAS_DELETE_HORIZON,
     HEADER,
     MAGIC_AT,
@@ -75,6 +77,7 @@ class _Segment:
         self.file = file
         self.base_offset = base_offset
         self.end = end
+        self._crcs: RangeCrcs | None = None
 
     def whole_batch(self, position: int) -> BatchHeader | None:
         """The one that begins there, if it checks out."""
@@ -96,7 +99,8 @@ class _Segment:
         while position + HEADER.size <= self.end:
             window = self.file.read(min(_WINDOW_BYTES, self.end - position), position)
             for at in self._candidates(window, self.end - position):
-                if self._decode(position + at, _size_of(window, at)) is not None:
+                size = _size_of(window, at)
+                if self._has_its_crc(position + at, size) and self._decode(position + at, size) is not None:
                     return position + at
             position += max(1, len(window) - MAGIC_AT)  # all that begins before has its magic in here
         return self.end
@@ -121,6 +125,15 @@ class _Segment:
         if self.base_offset is not None and not 0 <= offset - self.base_offset < OFFSETS:
             return 0
         return size if HEADER.size <= size <= most else 0
+
+    def _has_its_crc(self, position: int, size: int) -> bool:
+        """Whether what may be a batch is one. Somebody's records may be full of headers, each of which says that it is
+        the beginning of all that follows: that is not read for every one of them.
+        """
+        if self._crcs is None:
+            self._crcs = RangeCrcs(self.file, position)
+        crc = unpack_header(self.file.read(HEADER.size, position)).crc
+        return self._crcs.of(position + CRC_FROM, position + size) == crc
 
     def _decode(self, position: int, size: int) -> BatchHeader | None:
         try:
