@@ -403,6 +403,20 @@ def test_a_transactions_first_batch_in_a_partition_is_its_producers_first(raw, t
     assert codes == [Code.out_of_order_sequence_number, Code.none, Code.none]
 
 
+def test_who_is_fenced_is_told_that_whatever_its_sequence(raw, topic):
+    """A partition that did not know it said that its sequence is out of order, as if it could go on."""
+    name = uuid.uuid4().hex
+    fenced, _ = raw.init(name), raw.init(name)
+    identity = {"producer_id": fenced.producer_id, "producer_epoch": fenced.producer_epoch, "transactional": True}
+    for sequence in (0, 1):
+        sent = batch(b"late", base_sequence=sequence, **identity)
+        code = produce(raw, topic, sent, transactional_id=name, version=12).error_code
+        assert code is Code.invalid_producer_epoch
+    unknown = batch(b"strange", base_sequence=1, **identity | {"producer_id": 2**40})
+    code = produce(raw, topic, unknown, transactional_id=name, version=12).error_code
+    assert code is Code.invalid_producer_id_mapping
+
+
 def test_what_was_looked_into_before_the_topics_settings_changed_is_looked_into_again(tmp_path):
     """A record without a key got into a compacted topic."""
 

@@ -8,6 +8,7 @@ A transactional batch is taken only into a partition that belongs to its produce
 before it changes anything, the log asks `transactions.verify_or_add`. From version 12 on the partition is added here
 (transactions, version 2); before, it must have been added by AddPartitionsToTxn. Where nothing is known of the
 producer, a batch that adds the partition has to be its first: the one before may have been refused, and comes again.
+A producer that is fenced is told that first, as in Kafka.
 
 Internal topics take nothing, as in Kafka; there the client id `__admin_client` may, here nobody.
 
@@ -25,6 +26,7 @@ from mainstem.broker.answers import Later
 from mainstem.broker.handlers import RequestContext, handler
 from mainstem.broker.recompression import Growth
 from mainstem.broker.security.acls import TOPIC, TRANSACTIONAL_ID, WRITE
+from mainstem.broker.transactions.transaction import Producer
 from mainstem.core import MainstemError, TopicPartition
 from mainstem.log import (
     AppendResult,
@@ -305,12 +307,15 @@ class _Produce:
             transactional_id = self._request.transactional_id
             if transactional_id is None:
                 _refuse_transactional(header)
+            transactions = self._broker.transactions
             if adds and header.base_sequence > 0 and partition_log.producer(header.producer_id) is None:
+                producer = Producer(header.producer_id, header.producer_epoch)
+                transactions.check_writer(transactional_id, producer, partition_log.topic_partition)
                 raise OutOfOrderSequence(
                     f"{partition_log.topic_partition}: sequence {header.base_sequence} of producer {header.producer_id}, "
                     "of whom nothing is here: expected 0"
                 )
-            added = self._broker.transactions.verify_or_add(
+            added = transactions.verify_or_add(
                 transactional_id,
                 header.producer_id,
                 header.producer_epoch,

@@ -182,37 +182,43 @@ class TransactionCoordinator:
         being ended, or that its end is not durable yet: ask again when it is done.
 
         Raises:
-            StaleProducerEpoch: the producer is fenced.
             PartitionNotInTransaction: the partition was not added (version 1): nothing may be written there.
-            CoordinatorUnavailable: what an earlier epoch left open there is not aborted yet, and would be committed.
-            TransactionError: see `transaction.add`.
+            TransactionError: see `check_writer` and `transaction.add`.
         """
-        self.storage.check_read(transactional_id)
-        if self._orphans and self._orphans.has(topic_partition, producer_id):
-            raise CoordinatorUnavailable(transactional_id, f"{topic_partition} has a transaction to be aborted")
         producer = Producer(producer_id, producer_epoch)
-        entry = self._entries.get(transactional_id)
-        current = None if entry is None else entry.transaction
-        try:
-            if not implicit_add:
-                transaction.verify(current, transactional_id, producer, topic_partition)
-                return None
-            if entry is not None and entry.ending is not None:
-                transaction.check_producer(current, transactional_id, producer)
-                return asyncio.shield(entry.ending)
-            added = current is not None and current.state is ONGOING and topic_partition in current.partitions
-            partitions = {topic_partition} if added else {topic_partition, *beside}
-            after = transaction.add(
-                current, transactional_id, producer, partitions, self._clock.now_ms(), implicit=True
-            )
-            waits = entry is not None and transaction.needs_end_stored(entry.transaction)
-            if waits and entry is not None and entry.stored is not None and not entry.stored.done():
-                return asyncio.shield(entry.stored)
-        except ProducerFenced as error:
-            raise StaleProducerEpoch(transactional_id, str(error)) from error
+        self.check_writer(transactional_id, producer, topic_partition)
+        entry = self._entries[transactional_id]
+        current = entry.transaction
+        if not implicit_add:
+            transaction.verify(current, transactional_id, producer, topic_partition)
+            return None
+        if entry.ending is not None:
+            return asyncio.shield(entry.ending)
+        added = current.state is ONGOING and topic_partition in current.partitions
+        partitions = {topic_partition} if added else {topic_partition, *beside}
+        after = transaction.add(current, transactional_id, producer, partitions, self._clock.now_ms(), implicit=True)
+        if transaction.needs_end_stored(current) and entry.stored is not None and not entry.stored.done():
+            return asyncio.shield(entry.stored)
         if after is not current:
             self._change(after).add_done_callback(_note_failure)
         return None
+
+    def check_writer(self, transactional_id: str, producer: Producer, topic_partition: TopicPartition) -> None:
+        """May the producer write to the partition, if that belongs to its transaction?
+
+        Raises:
+            StaleProducerEpoch: the producer is fenced.
+            UnknownProducerMapping: no such transactional id, or another producer id.
+            CoordinatorUnavailable: what an earlier epoch left open there is not aborted yet, and would be committed; or
+                what is stored of the id could not be read.
+        """
+        self.storage.check_read(transactional_id)
+        if self._orphans and self._orphans.has(topic_partition, producer.producer_id):
+            raise CoordinatorUnavailable(transactional_id, f"{topic_partition} has a transaction to be aborted")
+        try:
+            transaction.check_producer(self._current(transactional_id), transactional_id, producer)
+        except ProducerFenced as error:
+            raise StaleProducerEpoch(transactional_id, str(error)) from error
 
     async def end(self, transactional_id: str, producer: Producer, *, commit: bool, version: int) -> Producer:
         """Commit or abort the producer's transaction; on return every reader sees the outcome, also after a crash.
