@@ -1,10 +1,15 @@
+import asyncio
 import subprocess
 import sys
 import textwrap
+import threading
+import time
+from contextlib import suppress
 
 import pytest
 
-from mainstem.broker.patterns import MOST_BYTES, BadPattern, whole_match
+from mainstem.broker import patterns
+from mainstem.broker.patterns import MOST_BYTES, BadPattern, PatternThreads, whole_match
 
 
 def test_names_match_as_a_whole():
@@ -32,14 +37,17 @@ def test_a_program_ends_as_it_should_while_one_runs():
     """It was aborted: RE2 is in C++, and Python ends such a thread by force. A fork has no such thread."""
     program = """
         import os, sys, threading, time
+        from concurrent.futures import CancelledError
+        from contextlib import suppress
         from mainstem.broker.patterns import whole_match
 
         matches, begun = whole_match("(x*y*)*" * 3000 + "z"), threading.Event()
 
         def match():
             begun.set()
-            while True:
-                matches("xyyx")
+            with suppress(CancelledError):
+                while True:
+                    matches("xyyx")
 
         for _ in range(4):
             threading.Thread(target=match, daemon=True).start()
@@ -59,3 +67,83 @@ def test_a_program_ends_as_it_should_while_one_runs():
         check=False,
     )
     assert (done.stdout, done.stderr, done.returncode) == ("0 at once\n", "", 0)
+
+
+def with_threads(story):
+    async def run():
+        threads = PatternThreads("test")
+        try:
+            await story(threads)
+        finally:
+            await threads.close()
+
+    asyncio.run(run())
+
+
+def test_names_are_matched_in_threads():
+    async def story(threads):
+        assert await threads.matching("a.*|b", ["a1", "xa1", "b", "bb"]) == {"a1", "b"}
+        assert await threads.matching("(a+)+b", ["a" * 249] * 100) == frozenset(), "it is slow elsewhere"
+        await threads.check("a.*")
+        for expression in ("(", "(?=a)", "*", "a" * (MOST_BYTES + 1)):
+            for asked in (threads.check(expression), threads.matching(expression, ["a"])):
+                with pytest.raises(BadPattern):
+                    await asked
+
+    with_threads(story)
+
+
+@pytest.fixture
+def a_name_a_turn(monkeypatch):
+    monkeypatch.setattr(patterns, "_TURN_SECONDS", 0)
+    monkeypatch.setattr(patterns, "_THREADS", 1)
+
+
+def test_who_has_much_to_match_gives_others_their_turns(a_name_a_turn):
+    """Two clients with a long pattern for long ids kept all others waiting, for as long as they liked."""
+
+    async def story(threads):
+        much = asyncio.ensure_future(threads.matching("x", ["x"] * 100_000))
+        await asyncio.sleep(0)
+        for _ in range(3):
+            assert await threads.matching("[ab]", ["a", "b", "c"]) == {"a", "b"}
+        assert not much.done()
+        much.cancel()
+        with suppress(asyncio.CancelledError):
+            await much
+
+    with_threads(story)
+
+
+def test_what_goes_on_has_ended_when_they_are_closed(monkeypatch):
+    """A process that ended meanwhile was aborted, now and then."""
+    begun, ended = threading.Event(), []
+
+    def slow(name):
+        begun.set()
+        time.sleep(0.05)
+        ended.append(name)
+
+    monkeypatch.setattr(patterns, "whole_match", lambda _: slow)
+
+    async def story(threads):
+        matched = asyncio.ensure_future(threads.matching("x", ["a", "b"]))
+        await asyncio.to_thread(begun.wait)
+        matched.cancel()
+        await threads.close()
+        assert ended == ["a"]
+
+    with_threads(story)
+
+
+def test_what_nobody_wants_any_more_is_not_gone_on_with(a_name_a_turn, monkeypatch):
+    looked_at = []
+    monkeypatch.setattr(patterns, "whole_match", lambda _: lambda name: looked_at.append(name) is None)
+
+    async def story(threads):
+        names = ["a", "b", "c", "d"]
+        assert await threads.matching("x", names, lambda: len(looked_at) < 2) == {"a", "b"}
+        assert await threads.matching("x", names, lambda: False) == frozenset()
+
+    with_threads(story)
+    assert looked_at == ["a", "b"]

@@ -3,18 +3,27 @@
 That takes two things more: nothing is captured (eight thousand groups within each other took seconds for one name), and
 an expression is at most as long as a string of the protocol, since one of megabytes takes seconds to be read.
 
+It may still be minutes for many names. So they are matched in threads of their own, and whoever has much to match gives
+others a turn after a few milliseconds, or after one name that takes longer.
+
 And a program does not end while a thread is in it: up to Python 3.13 one that comes back from C++ then aborts it.
 """
 
+import asyncio
 import atexit
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError
 from typing import Final
+
+from mainstem.core.threads import LastingThreads
 
 MOST_BYTES: Final = 32_767
 _SHOWN: Final = 100
+_THREADS: Final = 2
+_TURN_SECONDS: Final = 0.02
 _END_SECONDS: Final = 10
 """The longest expression for the longest name takes four."""
 _POLL_SECONDS: Final = 0.01
@@ -33,6 +42,9 @@ def whole_match(expression: str) -> Callable[[str], bool]:
 
     Raises:
         BadPattern: it is none, or too long.
+
+    What is returned raises CancelledError where the program ends: of a log that is still open then, nobody is to take
+    that for an answer.
     """
     import re2  # 15 ms that a start without such a request does not take
 
@@ -54,12 +66,11 @@ def whole_match(expression: str) -> Callable[[str], bool]:
         thread = threading.get_ident()
         _inside.add(thread)  # before it looks: who ends the program sets `_ends`, and looks then who is inside
         try:
-            if not _ends.is_set():
-                return pattern.fullmatch(name) is not None
+            if _ends.is_set():
+                raise CancelledError
+            return pattern.fullmatch(name) is not None
         finally:
             _inside.discard(thread)
-        while True:  # until the program has ended: of a log that is still open then, nobody waits for the answer
-            time.sleep(_END_SECONDS)
 
     return matches
 
@@ -73,3 +84,51 @@ def _end() -> None:
 
 
 os.register_at_fork(after_in_child=_inside.clear)  # a fork has no threads
+
+
+class PatternThreads:
+    """Where expressions are matched, those of all who ask in turns."""
+
+    def __init__(self, name: str) -> None:
+        self._threads = LastingThreads(_THREADS, name)
+
+    async def close(self) -> None:
+        """Return when nothing goes on any more: a process that ends amid RE2's code is aborted."""
+        await asyncio.to_thread(self._threads.shutdown)
+
+    async def check(self, expression: str) -> None:
+        """Return if it is a regular expression.
+
+        Raises:
+            BadPattern: it is none, or too long.
+        """
+        await asyncio.get_running_loop().run_in_executor(self._threads, whole_match, expression)
+
+    async def matching(
+        self, expression: str, names: Iterable[str], is_wanted: Callable[[], bool] = lambda: True
+    ) -> frozenset[str]:
+        """The names that it matches as a whole; `is_wanted` is asked before each turn, and what is not is in vain.
+
+        Raises:
+            BadPattern: it is no regular expression, or too long.
+        """
+        loop, left, found = asyncio.get_running_loop(), iter(names), set[str]()
+        if not is_wanted():
+            return frozenset()
+        matches = await loop.run_in_executor(self._threads, whole_match, expression)
+        goes_on = True
+        while goes_on and is_wanted():
+            more, goes_on = await loop.run_in_executor(self._threads, _turn, matches, left)
+            found.update(more)
+        return frozenset(found)
+
+
+def _turn(matches: Callable[[str], bool], names: Iterator[str]) -> tuple[list[str], bool]:
+    """What matches of the next names; and whether there may be more of them."""
+    found, until = list[str](), time.monotonic() + _TURN_SECONDS
+    for name in names:
+        if matches(name):
+            found.append(name)
+        if time.monotonic() >= until:
+            return found, True
+    return found, False

@@ -24,6 +24,7 @@ from mainstem.broker.fetch_sessions import FetchSessions
 from mainstem.broker.handlers import load_handlers
 from mainstem.broker.handshakes import Handshakes
 from mainstem.broker.listeners import Listener
+from mainstem.broker.patterns import PatternThreads
 from mainstem.broker.recompression import Growth, Places
 from mainstem.broker.request_memory import RequestMemory
 from mainstem.broker.security.acls import Authorizer
@@ -34,7 +35,6 @@ from mainstem.core import Clock, SystemClock, TopicPartition
 from mainstem.core.address import format_address
 from mainstem.core.forks import keep_from_forks
 from mainstem.core.logging import get_logger
-from mainstem.core.threads import LastingThreads
 from mainstem.log import LogDirectory, PartitionLog
 from mainstem.log.limits import connections_limit
 
@@ -49,7 +49,6 @@ _GOOD_BYE_SECONDS = 1.0
 _IDLE_CHECK_SECONDS = 10.0
 _STRANGERS_SHARE = 8
 _FETCHED, _UNASKED = 4, 2  # times the budget of requests
-_PATTERN_THREADS = 2
 
 log = get_logger()
 
@@ -288,10 +287,18 @@ class Broker:
         return mechanisms(self.credentials, self.config, self.clock)
 
     @cached_property
-    def pattern_threads(self) -> LastingThreads:
-        """For clients' regular expressions, and nothing else: they may take minutes, and others want to log in."""
-        threads = LastingThreads(_PATTERN_THREADS, "broker-patterns")
-        self._stack.callback(threads.shutdown, wait=False)
+    def id_patterns(self) -> PatternThreads:
+        """For the regular expressions of clients that list transactions: for one long id it may be seconds."""
+        return self._pattern_threads("broker-id-patterns")
+
+    @cached_property
+    def topic_patterns(self) -> PatternThreads:
+        """For those of consumer groups, whose members wait for nobody else's."""
+        return self._pattern_threads("broker-topic-patterns")
+
+    def _pattern_threads(self, name: str) -> PatternThreads:
+        threads = PatternThreads(name)
+        self._stack.push_async_callback(threads.close)
         return threads
 
     def _quotas_changed(self, quotas: Quotas) -> None:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from msgspec.structs import replace
 
-from mainstem.broker.handlers import list_transactions
+from mainstem.broker import patterns
 from mainstem.core import SystemClock
 from mainstem.wire.errors import Code
 from tests.support.broker import CONFIG, Client, running, until
@@ -71,7 +71,7 @@ class _Slow:
     def __init__(self, monkeypatch):
         self.looked_at = []
         self.goes_on = threading.Event()
-        monkeypatch.setattr(list_transactions, "whole_match", lambda _: self.matches)
+        monkeypatch.setattr(patterns, "whole_match", lambda _: self.matches)
 
     def matches(self, name):
         self.looked_at.append(name)
@@ -123,6 +123,7 @@ def test_who_logs_in_does_not_wait_for_the_patterns_of_others(tmp_path, monkeypa
 
 def test_once_the_client_has_gone_its_pattern_is_tried_on_no_further_id(tmp_path, monkeypatch):
     slow = _Slow(monkeypatch)
+    monkeypatch.setattr(patterns, "_TURN_SECONDS", 0)
 
     async def check() -> None:
         async with _with_transactions(tmp_path, 5) as (broker, known):

@@ -5,15 +5,13 @@ partition keeps some from being known, COORDINATOR_NOT_AVAILABLE says so beside 
 
 1: only transactions that have run longer than a duration (KIP-994). 2: a regular expression for the transactional id
 (KIP-1152). It is RE2's, as in Kafka: Python's `re` takes minutes for `(a+)+` and forty letters. What RE2 needs may
-still be seconds for one long id, so it runs in a thread, and only for as long as the client is there.
+still be seconds for one long id, so it runs in a thread, in turns with others, and only while the client is there.
 """
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from mainstem.broker.handlers import RequestContext, handler
-from mainstem.broker.patterns import BadPattern, whole_match
+from mainstem.broker.patterns import BadPattern
 from mainstem.broker.security.acls import DESCRIBE, TRANSACTIONAL_ID
 from mainstem.broker.transactions.transaction import Transaction, TransactionState
 from mainstem.wire.errors import Code, RequestError
@@ -35,8 +33,12 @@ async def list_transactions(request: Any, ctx: RequestContext) -> dict[str, Any]
     found = [each for each in ctx.broker.transactions.all_transactions() if passes(each)]
     found = [each for each in found if ctx.may(DESCRIBE, TRANSACTIONAL_ID, each.transactional_id)]
     if pattern := getattr(request, "transactional_id_pattern", None):
-        matching = partial(_matching, pattern, found, lambda: ctx.connection.closed)
-        found = await ctx.broker.loop.run_in_executor(ctx.broker.pattern_threads, matching)
+        ids = [each.transactional_id for each in found]
+        try:
+            matching = await ctx.broker.id_patterns.matching(pattern, ids, lambda: not ctx.connection.closed)
+        except BadPattern as error:
+            raise RequestError(Code.invalid_regular_expression, str(error)) from None
+        found = [each for each in found if each.transactional_id in matching]
         if ctx.connection.closed:
             return None
     return {
@@ -51,22 +53,3 @@ async def list_transactions(request: Any, ctx: RequestContext) -> dict[str, Any]
             for each in found
         ],
     }
-
-
-def _matching(pattern: str, transactions: "list[Transaction]", has_gone: Callable[[], bool]) -> "list[Transaction]":
-    """Those whose id the pattern matches as a whole; in a thread, so nothing else of them is looked at. Once the client
-    has gone, no further one is.
-    """
-    found: list[Transaction] = []
-    if has_gone():  # while others had the threads
-        return found
-    try:
-        matches = whole_match(pattern)
-    except BadPattern as error:
-        raise RequestError(Code.invalid_regular_expression, str(error)) from None
-    for each in transactions:
-        if has_gone():
-            break
-        if matches(each.transactional_id):
-            found.append(each)
-    return found

@@ -137,11 +137,15 @@ class ConsumerGroup(ModernGroup[Key, Value]):
         now = self.topics.version
         return {one for one in wanted if one and (one not in self.regexes or self._resolved_at.get(one) != now)}
 
+    def is_subscribed_by(self, regex: str) -> bool:
+        """A member has that expression."""
+        return any(member.regex == regex for member in self.members.values())
+
     # --- ConsumerGroupHeartbeat ---------------------------------------------------------------------------------------
 
     def heartbeat(self, request: Heartbeat, resolved: Mapping[str, Resolved] | None = None) -> Change[HeartbeatAnswer]:
         """A member joins, or lives; what it is told is durable when the change is.
-        `resolved` are the expressions that `unresolved` has named.
+        `resolved` are expressions that `unresolved` has named; of others it counts what they matched before.
 
         Raises:
             UnknownMember, FencedMemberEpoch, FencedInstance, UnreleasedInstance, GroupFull: it is refused.
@@ -274,6 +278,14 @@ class ConsumerGroup(ModernGroup[Key, Value]):
             self.set_deadline(member.member_id, REBALANCE, member.rebalance_timeout_ms)
         else:
             self.drop_deadline(member.member_id, REBALANCE)
+
+    def resolve(self, resolved: Mapping[str, Resolved]) -> Change[None]:
+        """Raise the group's epoch if its members' expressions match other topics now; whoever comes next has the target
+        assignment made anew.
+        """
+        with self.changing():
+            self._follow_topics({k: v for k, v in resolved.items() if self.is_subscribed_by(k)}, changed=False)
+            return self.change(None)
 
     def follow_topics(self) -> Change[None]:
         """Make the target assignment anew if topics or members have changed since it was made."""

@@ -14,6 +14,7 @@ from mainstem.broker.groups.classic.group import ClassicGroup
 from mainstem.broker.groups.classic.messages import JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
 from mainstem.broker.groups.config import ConsumerGroupConfig
 from mainstem.broker.groups.consumer import classic_members, migration
+from mainstem.broker.groups.consumer.expressions import Expressions
 from mainstem.broker.groups.consumer.group import ConsumerGroup, Resolved
 from mainstem.broker.groups.consumer.messages import JOIN, LEAVE, LEAVE_FOR_A_WHILE, Heartbeat, HeartbeatAnswer
 from mainstem.broker.groups.consumer.migration import MigrationPolicy
@@ -23,7 +24,6 @@ from mainstem.broker.groups.membership import Entry, Group
 from mainstem.broker.groups.modern.group import Change
 from mainstem.broker.groups.modern.service import ModernGroups
 from mainstem.broker.groups.modern.storing import is_refused
-from mainstem.broker.groups.modern.subscriptions import matching
 from mainstem.broker.groups.records import GroupKey
 from mainstem.core.logging import get_logger
 from mainstem.wire.errors import Code
@@ -43,6 +43,7 @@ class ConsumerGroups(ModernGroups[ConsumerGroup, Key, Value]):
     def __init__(self, coordinator: "GroupCoordinator", broker: "Broker") -> None:
         super().__init__(coordinator, broker, ConsumerGroup)
         self._policy = MigrationPolicy(broker.config.group_consumer_migration_policy)
+        self._expressions = Expressions(broker, self._settle)
         self._later: dict[tuple[str, str], asyncio.Future[HeartbeatAnswer]] = {}
         """By group and member: the last heartbeat that waits for expressions, or for the one before."""
 
@@ -72,7 +73,7 @@ class ConsumerGroups(ModernGroups[ConsumerGroup, Key, Value]):
         return self._beat_later(group_id, request, sees, before)
 
     def _unresolved(self, group_id: str, request: Heartbeat) -> set[str]:
-        """Expressions that have to be matched before the heartbeat is taken."""
+        """Expressions that are to be matched before the heartbeat is taken."""
         if request.epoch in (LEAVE, LEAVE_FOR_A_WHILE):
             return set()
         present = self.get(group_id)
@@ -86,7 +87,7 @@ class ConsumerGroups(ModernGroups[ConsumerGroup, Key, Value]):
         sees: Callable[[str], bool],
         before: "asyncio.Future[HeartbeatAnswer] | None",
     ) -> "asyncio.Future[HeartbeatAnswer]":
-        """Expressions are matched in a thread; what the group is when that is done is what the member finds.
+        """Expressions are matched in a thread; what the group is when that is done, or lasts, is what the member finds.
 
         Of a member, what comes meanwhile waits: if it leaves behind its JOIN, the JOIN would stay.
         """
@@ -101,7 +102,8 @@ class ConsumerGroups(ModernGroups[ConsumerGroup, Key, Value]):
             try:
                 if before is not None:
                     await asyncio.wait([before])
-                resolved = await self._resolve(self._unresolved(group_id, request), request.regex, sees)
+                await self._check_new(group_id, request)
+                resolved = await self._expressions.resolved(group_id, lambda: self._unresolved(group_id, request), sees)
                 answer_of = await self._beat(group_id, request, resolved)
             except Exception as error:  # it is the answer
                 if not answer.done():
@@ -115,23 +117,16 @@ class ConsumerGroups(ModernGroups[ConsumerGroup, Key, Value]):
         self._broker.spawn(run(), name="resolve expressions")
         return answer
 
-    async def _resolve(
-        self, expressions: set[str], asked: str | None, sees: Callable[[str], bool]
-    ) -> dict[str, Resolved]:
-        version, names = self._broker.topics.version, [topic.name for topic in self._broker.topics if sees(topic.name)]
-        found: dict[str, Resolved] = {}
-        for expression in sorted(expressions):
-            try:
-                topics = await self._broker.loop.run_in_executor(
-                    self._broker.pattern_threads, matching, expression, names
-                )
-            except GroupError as error:
-                if expression == asked:
-                    raise
-                log.warning("expression_not_resolved", expression=expression, reason=str(error))
-                topics = frozenset()  # it was stored by a program that took it for one
-            found[expression] = Resolved(topics, version)
-        return found
+    async def _check_new(self, group_id: str, request: Heartbeat) -> None:
+        regex, present = request.regex, self.get(group_id)
+        is_known = present is not None and present.is_subscribed_by(regex or "")
+        if regex and not is_known and regex in self._unresolved(group_id, request):
+            await self._expressions.check(regex)
+
+    def _settle(self, group_id: str, resolved: dict[str, Resolved]) -> None:
+        """What the expressions of a group match is known, whether or not a heartbeat waits for it."""
+        if (group := self.get(group_id)) is not None and (change := group.resolve(resolved)).entries:
+            self._take(group, change)
 
     def _beat(
         self, group_id: str, request: Heartbeat, resolved: dict[str, Resolved]

@@ -1,12 +1,11 @@
 """Which topics a group reads: by name, or by an expression that the log resolves; and whether they have changed."""
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Sized
 from typing import Protocol
 from uuid import UUID
 
 from mainstem.broker.groups.errors import GroupError
-from mainstem.broker.patterns import BadPattern, whole_match
 from mainstem.wire.errors import Code
 
 
@@ -48,21 +47,6 @@ def topics_hash(names: Iterable[str], topics: TopicsView) -> int:
     for topic in found:
         digest.update(b"%d %s %d;" % (len(topic.name), topic.topic_id.bytes, len(topic.logs)))
     return int.from_bytes(digest.digest(), "big", signed=True)
-
-
-def matching(expression: str, names: Collection[str]) -> frozenset[str]:
-    """The names that a regular expression of RE2 matches as a whole.
-
-    RE2's time grows with the text alone, but for many names it is long enough to be spent in a thread.
-
-    Raises:
-        InvalidExpression: it is none.
-    """
-    try:
-        matches = whole_match(expression)
-    except BadPattern as error:
-        raise InvalidExpression(str(error)) from None
-    return frozenset(filter(matches, names))
 
 
 class InvalidExpression(GroupError):
