@@ -7,6 +7,7 @@ have left, nothing is held.
 
 import os
 import struct
+import types
 from collections import Counter
 from random import Random
 from types import SimpleNamespace
@@ -94,17 +95,22 @@ class Watched(Connection):
         super().abort()
 
 
+@types.coroutine
+def sleep(seconds):
+    yield seconds
+
+
 class Handlers:
-    """Answer at once, later, or as coroutines."""
+    """Answer at once, later, or as coroutines, some of them in pieces."""
 
-    def __init__(self, loop, random):
-        self._loop, self._random = loop, random
+    def __init__(self, loop, random, memory):
+        self._loop, self._random, self._memory = loop, random, memory
 
-    def begin(self, _, frame):
+    def begin(self, connection, frame):
         api_key, size = struct.unpack_from(">hi", frame)
         pending = Pending(api_key, 0, 0, "", None)
         answer = bytes(size)
-        match self._random.choice(("now", "now", "later", "coroutine")):
+        match self._random.choice(("now", "now", "later", "coroutine", "pieces")):
             case "now":
                 return pending, answer
             case "later":
@@ -112,10 +118,24 @@ class Handlers:
                 self._loop.call_later(self._random.choice((0, 0.01, 3)), later.give, answer)
                 return pending, later
 
+            case "pieces" if api_key == DESCRIBE:
+                return pending, self._in_pieces(connection, answer)
+
         async def asked():
             return answer
 
         return pending, asked()
+
+    async def _in_pieces(self, connection, answer):
+        for _ in range(10):
+            if connection.closed:
+                break
+            self._memory.make(connection, len(answer) // 10)
+            await sleep(0)
+            while not (connection.closed or self._memory.may_go_on_making(connection)):
+                await sleep(0.1)
+        self._memory.end_making(connection)
+        return answer
 
     def answer(self, pending, answer):
         pending.chunks, pending.done = [answer], True
@@ -145,18 +165,21 @@ class History:
             quotas=quiet,
             admission=quiet,
             stopping=quiet,
-            dispatch=Handlers(loop, random),
             spawn=lambda coroutine, name: loop.call_soon(self._step, coroutine),
         )
+        self.broker.dispatch = Handlers(loop, random, self.broker.unasked_memory)
         self.clients = [self._client() for _ in range(random.randrange(1, 25))]
         self.most_made = 0
 
     def _step(self, coroutine):
         try:
-            coroutine.send(None)
+            seconds = coroutine.send(None)
         except StopIteration:
             return
-        self.loop.call_soon(self._step, coroutine)
+        if seconds:
+            self.loop.call_later(seconds, self._step, coroutine)
+        else:
+            self.loop.call_soon(self._step, coroutine)
 
     def _client(self):
         random = self.random
@@ -215,7 +238,7 @@ class History:
         self._pass(10)
         for memory in (self.broker.fetched_memory, self.broker.unasked_memory):
             assert memory.held == 0
-            assert not any((memory._held_by, memory._answers, memory._waiting))
+            assert not any((memory._held_by, memory._answers, memory._waiting, memory._making))
 
     def _pass(self, seconds):
         self.loop.advance(seconds)
@@ -235,7 +258,8 @@ class History:
         for each in self.clients:
             connection = each.connection
             mine = [memory._answers.get(connection) for memory in (fetched, unasked)]
-            assert connection._outbox.held == sum(answers.size for answers in mine if answers is not None)
+            held = sum(answers.size for answers in mine if answers is not None)
+            assert connection._outbox.held == held - unasked._making.get(connection, 0)
             if each.is_quick and connection.held_at_the_end is not None:
                 assert connection.held_at_the_end >= 7 / 8 * unasked.limit, "cut off, though there was room"
         # Twice the budget, what is made in a turn of the loop, and one answer whatever its size.

@@ -193,3 +193,102 @@ def test_one_answer_may_be_larger_than_all_the_room(is_asked):
     large = Connection(memory, 1000)
     assert not large.aborted
     assert not memory.has_room
+
+
+def test_while_the_room_is_used_up_only_the_answer_that_was_begun_first_is_made():
+    """Those of twelve connections were: 3 GB."""
+    memory = memory_of(800, is_asked=False)
+    first, second = Connection(memory), Connection(memory, host=THERE)
+    for each in (first, second, first):
+        assert memory.may_go_on_making(each)
+        memory.make(each, 300)
+    assert memory.may_go_on_making(first)
+    assert not memory.may_go_on_making(second)
+    memory.end_making(first)
+    assert memory.held == 300
+    memory.hold(first, 399)
+    memory.make(second, 300)
+    assert memory.may_go_on_making(second), "it is the first one now"
+    memory.leave(second)
+    memory.end_making(second)
+    assert memory.held == 399
+
+
+def test_an_answer_is_gone_on_with_when_those_before_it_are_taken_but_not_for_long():
+    """Else they would be made sooner than clients can read them."""
+    clock = ManualClock()
+    memory = memory_of(800, clock, is_asked=False)
+    reader, other, waits = Connection(memory, 400), Connection(memory), Connection(memory, host=THERE)
+    clock.advance_ms(60_000)
+    reader.takes(1)
+    memory.make(other, 400)
+    memory.make(waits, 200)
+    memory.leave(other)
+    memory.make(waits, 200)
+    for _ in range(5):
+        assert not memory.may_go_on_making(waits)
+        clock.advance_ms(999)
+        reader.takes(1)
+    assert not memory.may_go_on_making(waits)
+    clock.advance_ms(5)
+    reader.takes(1)
+    assert memory.may_go_on_making(waits)
+    assert not reader.aborted
+    for _ in range(2):  # it is seen that it has taken some, and that it takes no more
+        clock.advance_ms(1001)
+        assert memory.may_go_on_making(waits)
+    assert reader.aborted
+
+
+def test_the_address_of_an_answer_that_is_being_made_waits_for_more():
+    memory = memory_of(800, is_asked=False)
+    memory.make(Connection(memory), 900)
+    assert not memory.may_make(Connection(memory))
+    assert memory.may_make(Connection(memory, host=THERE))
+
+
+def test_who_waits_for_its_answer_to_be_made_is_not_cut_off_for_not_taking_it():
+    clock = ManualClock()
+    memory = memory_of(800, clock, is_asked=False)
+    waits, stuck = Connection(memory), Connection(memory, 600, host=THERE)
+    memory.make(waits, 200)
+    clock.advance_ms(1000)
+    memory.make(waits, 200)
+    assert [each.aborted for each in (waits, stuck)] == [False, True]
+
+
+def test_who_has_taken_nothing_of_an_answer_before_is_cut_off_although_the_next_one_is_made():
+    clock = ManualClock()
+    memory = memory_of(800, clock, is_asked=False)
+    client = Connection(memory, 600)
+    memory.make(client, 200)
+    clock.advance_ms(1000)
+    memory.make(client, 200)
+    assert client.aborted
+    assert memory.held == 0
+
+
+@pytest.mark.parametrize("of", [HERE, THERE], ids=["of its address", "of another"])
+def test_an_answer_in_the_making_that_has_most_of_the_room_goes_before_others(of):
+    """All others were cut off instead, of whatever address."""
+    memory = memory_of(800, is_asked=False)
+    reader, latest = Connection(memory, 300, host=of), Connection(memory, 300, host=of)
+    reader.takes(1)
+    large = Connection(memory)
+    for _ in range(10):
+        memory.make(large, 100)
+        assert not large.aborted
+    memory.make(large, 100)
+    assert [each.aborted for each in (large, reader, latest)] == [True, False, False]
+    assert memory.held == 600
+
+
+def test_an_answer_in_the_making_of_an_address_that_has_little_goes_last():
+    memory = memory_of(800, is_asked=False)
+    many = [Connection(memory, 300) for _ in range(5)]
+    for each in many:
+        each.takes(1)
+    small = Connection(memory, host=THERE)
+    memory.make(small, 200)
+    assert not small.aborted
+    assert [each.aborted for each in many] == [True, True, False, False, False]

@@ -51,6 +51,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
         "test_a_request_has_a_limit_of_items_in_all_arrays_together",
         "test_a_request_has_a_limit_of_topics_and_partitions",
     ),
+    "An answer of settings": ("test_who_asks_for_far_more_than_there_is_room_for_is_cut_off_and_nobody_else",),
     "Produce below version 3": (
         "test_g4_produce_is_advertised_from_version_0_though_it_is_served_from_3",
         "test_what_is_no_request_closes_this_connection_only",

@@ -98,6 +98,10 @@ class Client:
     async def call(self, api_key: int, version: int, /, **fields: Any) -> Any:
         """One request and its answer."""
         self.send(api_key, version, **fields)
+        return await self.answer(api_key, version)
+
+    async def answer(self, api_key: int, version: int) -> Any:
+        """That to the request that was sent first of those that have none."""
         tags = frames.is_flexible(api_key, version)
         size = int.from_bytes(await self._reader.readexactly(4), "big")
         frame = await self._reader.readexactly(size)

@@ -95,3 +95,6 @@ def test_an_array_whose_items_are_encoded_one_by_one_has_the_same_bytes(version)
     assert len(encoded) == len(items)
     whole = codec.encode_response(32, version, {"throttle_time": 5, "results": items})
     assert codec.encode_response(32, version, {"throttle_time": 5, "results": encoded}) == whole
+    chunks = codec.encode_chunks(32, version, {"throttle_time": 5, "results": encoded})
+    assert b"".join(chunks) == whole
+    assert any(each is encoded.data for each in chunks), "it is not copied"

@@ -11,6 +11,11 @@ Where twice the budget is held all the same, clients are cut off whatever they d
 been made: first who has taken nothing, of the address that holds most. What is made in one turn of the loop is bounded,
 since nobody can take any of it meanwhile, nor is what was cut off free before the next.
 
+An answer of very many items is held from the first of them on (`pieces`). While the budget is used up, only the one
+that was begun first goes on, and waits for up to `_LONGEST_WAIT` itself where whole ones hold half of it. Nobody
+can take any of it before it is whole, so who waits for it is no more to blame than who takes what he is sent. But where
+twice the budget is held it goes before all others, if its address holds most.
+
 Neither is the budget of requests: who does not read must not keep others from writing.
 """
 
@@ -90,6 +95,8 @@ class AnswerMemory:
         self._most = math.inf if is_asked else 2 * limit
         self._answers: dict[Taker, _Answers] = {}
         self._held_by: Counter[str] = Counter()  # address
+        self._making: dict[Taker, int] = {}  # bytes of what it holds that are not a whole answer yet; the oldest first
+        self._first_since = 0.0  # the oldest of them is
         self._waiting: dict[Taker, _Wait] = {}  # the oldest first
         self._is_to_call = False
         self._made = 0  # in this turn of the loop
@@ -175,18 +182,49 @@ class AnswerMemory:
         if self.held > self.limit:
             self._cut_off(taker if is_first else None)
 
+    def make(self, taker: Taker, size: int) -> None:
+        """So many bytes have been made of an answer to it that is not whole yet."""
+        if not self._making:
+            self._first_since = self._clock.monotonic()
+        self._making[taker] = self._making.get(taker, 0) + size
+        self.hold(taker, size)
+
+    def may_go_on_making(self, taker: Taker) -> bool:
+        """If not, it asks again soon."""
+        if self.has_room:
+            return True
+        self._cut_off(None)
+        if next(iter(self._making), None) is not taker:
+            return False
+        whole = self.held - sum(self._making.values())
+        return whole < self.limit / 2 or self._clock.monotonic() - self._first_since >= _LONGEST_WAIT
+
+    def end_making(self, taker: Taker) -> None:
+        """It is whole, and held as other answers are, or nobody wants it."""
+        if size := self._making_no_more(taker):
+            self._free(taker, size)
+
+    def _making_no_more(self, taker: Taker) -> int:
+        if next(iter(self._making), None) is taker:
+            self._first_since = self._clock.monotonic()
+        return self._making.pop(taker, 0)
+
     def let_go(self, taker: Taker, size: int) -> None:
         """Its client has taken so many of them."""
-        self._give(taker, size)
         answers = self._answers[taker]
-        answers.size -= size
         answers.since, answers.has_moved = self._clock.monotonic(), True
-        if not answers.size:
+        self._free(taker, size)
+
+    def _free(self, taker: Taker, size: int) -> None:
+        self._give(taker, size)
+        self._answers[taker].size -= size
+        if not self._answers[taker].size:
             del self._answers[taker]
 
     def leave(self, taker: Taker) -> None:
         """It is sent no more."""
         self._waiting.pop(taker, None)
+        self._making_no_more(taker)
         if (answers := self._answers.pop(taker, None)) is not None:
             self._give(taker, answers.size)
 
@@ -204,12 +242,14 @@ class AnswerMemory:
         self._next_look = now + self._patience / _LOOKS
         for taker, answers in self._answers.items():
             untaken = taker.untaken_bytes
-            if untaken < answers.untaken:
+            if untaken < answers.untaken or answers.size == self._making.get(taker):  # or it has nothing to take yet
                 answers.since, answers.has_moved = now, True
             answers.untaken = untaken
+        most = max(self._held_by.values(), default=0)
         order = [
             (
                 now - each.since < self._patience,
+                taker not in self._making or self._held_by[taker.client_host] < most,
                 each.has_moved,
                 -self._held_by[taker.client_host],
                 each.since,

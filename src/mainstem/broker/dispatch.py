@@ -125,15 +125,9 @@ class Dispatch:
         if answer is None:
             return
         if isinstance(answer, dict):
-            answer = codec.encode_response(pending.api_key, pending.version, answer)
-        if not isinstance(answer, list):
-            size = len(answer)
-            head = frames.answer_header(pending.api_key, pending.version, pending.correlation_id, size)
-            pending.chunks = [head + answer]
-            if size >= _LARGE:
-                pending.answer_size = size
-            return
-        chunks = answer
+            chunks = codec.encode_chunks(pending.api_key, pending.version, answer)
+        else:
+            chunks = answer if isinstance(answer, list) else [answer]
         size = sum(map(len, chunks))
         head = frames.answer_header(pending.api_key, pending.version, pending.correlation_id, size)
         if size < _LARGE:

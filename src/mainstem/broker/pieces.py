@@ -9,6 +9,7 @@ from mainstem.wire.writing import Encoded
 
 AT_ONCE: Final = 32
 """Items that are made before others go on: milliseconds, of settings with what they are for."""
+_SECONDS_BETWEEN_LOOKS: Final = 0.1
 
 
 class Pieces:
@@ -19,20 +20,29 @@ class Pieces:
         """What stands in the answer for the array."""
         self._ctx = ctx
         self._field = field
+        self._memory = ctx.broker.unasked_memory
         self._held = 0
 
     async def add(self, item: dict[str, Any]) -> bool:
-        """Encode one more; False where nobody wants it any more, since the client has gone."""
+        """Encode one more, and wait while it is not its turn to go on; False where nobody wants it any more, since the
+        client has gone or was cut off.
+        """
+        connection = self._ctx.connection
         codec.encode_item(self.encoded, self._ctx.api_key, self._ctx.version, self._field, item)
-        if self.encoded.count % AT_ONCE == 0:
+        if self.encoded.count % AT_ONCE == 0 and not connection.closed:
             made = len(self.encoded.data) - self._held
             self._held += made
-            self._ctx.broker.unasked_memory.take(made)
+            self._memory.make(connection, made)
             await asyncio.sleep(0)
-        return not self._ctx.connection.closed
+            while not self._may_go_on():  # noqa: ASYNC110 - it may also since time has passed
+                await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
+        return not connection.closed
+
+    def _may_go_on(self) -> bool:
+        return self._ctx.connection.closed or self._memory.may_go_on_making(self._ctx.connection)
 
     def __enter__(self) -> "Pieces":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ctx.broker.unasked_memory.give(self._held)
+        self._memory.end_making(self._ctx.connection)

@@ -55,9 +55,20 @@ def decode_response(api_key: int, version: int, data: Buffer, position: int = 0)
 
 def encode_response(api_key: int, version: int, message: Mapping[str, Any]) -> bytearray:
     """The body of an answer; see `broker.handlers` for what `message` may hold."""
+    body, *others = encode_chunks(api_key, version, message)
+    for each in others:
+        body += each
+    return body
+
+
+def encode_chunks(api_key: int, version: int, message: Mapping[str, Any]) -> list[bytearray]:
+    """The same in parts: one, or three around items that are encoded already."""
     buffer = bytearray()
     _writer(api_key, version, EntityType.response)(buffer, message)
-    return buffer
+    encoded = next((value for value in message.values() if isinstance(value, Encoded)), None)
+    if encoded is None:
+        return [buffer]
+    return [buffer[: encoded.position], encoded.data, buffer[encoded.position :]]
 
 
 def encode_item(encoded: Encoded, api_key: int, version: int, field: str, item: Mapping[str, Any]) -> None:

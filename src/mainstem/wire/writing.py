@@ -27,10 +27,12 @@ _LONGEST_STRING: Final = 2**15 - 1  # bytes
 
 
 class Encoded(msgspec.Struct):
-    """Items of an array that are written already; stands in a message for the array."""
+    """Items of an array that are written already; stands in an answer for one of its own arrays."""
 
     count: int = 0
     data: bytearray = msgspec.field(default_factory=bytearray)
+    position: int = -1
+    """Where they belong, once their number is written: they are not copied there."""
 
     def __len__(self) -> int:
         return self.count
@@ -159,7 +161,7 @@ def _array(write: Writer, flexible: bool) -> Writer:
         else:
             _WRITE_INT32(buffer, -1 if values is None else len(values))
         if isinstance(values, Encoded):
-            buffer += values.data
+            values.position = len(buffer)
             return
         for value in values or ():
             write(buffer, value)
