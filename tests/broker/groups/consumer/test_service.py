@@ -6,7 +6,6 @@ import pytest
 
 from mainstem.broker.groups.classic.group import PREPARING, STABLE, ClassicGroup
 from mainstem.broker.groups.classic.messages import JoinRequest, Protocol, SyncRequest
-from mainstem.broker.groups.consumer import service
 from mainstem.broker.groups.consumer.group import ConsumerGroup
 from mainstem.broker.groups.consumer.messages import JOIN, LEAVE, LEAVE_FOR_A_WHILE, Heartbeat
 from mainstem.broker.groups.embedded import Subscription, read_assignment, write_assignment, write_subscription
@@ -122,11 +121,13 @@ def test_a_heartbeat_that_is_refused_has_no_expression_matched_again(tmp_path, c
         async with running(tmp_path, clock) as broker:
             _, consumer = await with_topic(broker, 1)
             answer = await consumer.heartbeat("g", a_beat("a", regex="f.*s"))
-            monkeypatch.setattr(service, "matching", None)
+            matched, matching = [], broker.topic_patterns.matching
+            monkeypatch.setattr(broker.topic_patterns, "matching", lambda *a: matched.append(a) or matching(*a))
             with pytest.raises(UnknownMember):
                 await consumer.heartbeat("g", a_beat("nobody", 7))
             beat = a_beat("a", answer.epoch, regex="f.*s")
             assert (await consumer.heartbeat("g", beat)).epoch == answer.epoch
+            assert not matched
 
     told(story)
 
