@@ -78,6 +78,29 @@ def test_a_segment_that_is_missing_is_told_and_repaired(tmp_path, base_offset, h
     run(test())
 
 
+@pytest.mark.parametrize("copied", [0, 2])
+def test_somebodys_copy_of_a_segment_is_none(tmp_path, copied):
+    """The start removed it, or fell over its name where it needed the last segment's."""
+
+    async def test():
+        disk = await one_in_each_segment(tmp_path)
+        copy = segment(tmp_path, copied).with_suffix(".old.log")
+        data = disk.read_file(segment(tmp_path, copied))
+        disk.open(copy, create=True).write([data], 0)
+        log = await open_log(tmp_path, disk=disk)
+        assert await values(log.partitions[TP]) == [b"%d" % number * 600 for number in range(3)]
+        abandon(log)
+        assert disk.read_file(copy) == data
+        disk = await one_in_each_segment(tmp_path)
+        disk.open(copy, create=True).write([data], 0)
+        for path in (tmp_path / "checkpoint", segment(tmp_path, 2)):
+            disk.unlink(path)
+        with pytest.raises(StorageError, match="only the journal says that more was acknowledged"):
+            await open_log(tmp_path, disk=disk)
+
+    run(test())
+
+
 @pytest.mark.parametrize(("byte", "bit"), [(7, 2), (3, 1), (12, 128)], ids=["offset", "large offset", "leader epoch"])
 def test_what_no_checksum_covers_is_as_the_journal_says(tmp_path, monkeypatch, byte, bit):
     """A larger offset went beyond what was promised, and what followed was cut off as a torn end."""

@@ -116,6 +116,8 @@ class _Search:
         self.unjudged: deque[tuple[DamagedSegment, _Batch]] = deque()
         """The last batches, whose leader epochs the next ones may contradict."""
         self.found: list[tuple[Damage, Hole | None]] = []
+        self.kept_in: set[Path] = set()
+        """The files that the bytes of what is found are put into."""
 
     def run(self) -> list[Damage]:
         files = {int(path.stem): path for path in segment_files(self.partition.directory, self.disk)}
@@ -357,10 +359,13 @@ class _Search:
         """A file for what is lost from `offset` on; with ``.1.lost`` and so on where repairs keep something else
         already. One that a repair has begun with on a full disk is gone on with.
         """
-        taken = {damage.kept_in for damage, _ in self.found}
         names = (file_name(offset, f".{number}{LOST}" if number else LOST) for number in count())
         paths = (self.partition.directory / name for name in names)
-        return next(path for path in paths if path not in taken and self._may_keep(path, file, position, size))
+        kept_in = next(
+            path for path in paths if path not in self.kept_in and self._may_keep(path, file, position, size)
+        )
+        self.kept_in.add(kept_in)
+        return kept_in
 
     def _may_keep(self, path: Path, file: DamagedSegment, position: int, size: int) -> bool:
         """Whether nothing else is kept in it."""

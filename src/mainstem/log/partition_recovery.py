@@ -100,11 +100,12 @@ class PartitionRecovery:
         """
         if self.words is not None or not self.changes.has_placed:
             return False
-        last = max((path for path in self._files if path.suffix == LOG), default=None)
+        last = max(_base_offsets_of(self._files), default=None)
         if last is None:
             return True
+        path = self.partition.directory / file_name(last, LOG)
         try:
-            found = find_batches(self._disk.open(last), int(last.stem), 0, self._disk.file_size(last))
+            found = find_batches(self._disk.open(path), last, 0, self._disk.file_size(path))
             return max((header.next_offset for _, header in found), default=0) < self._promised_end
         except OSError:
             return True
@@ -345,7 +346,8 @@ class PartitionRecovery:
             # What it held is in a checkpoint, by the one there is; a repair that reads anew has still to write its own.
             spent = path.suffix == HELD and self.words is not None and path != self._held_in
             unfinished = spent or path.suffix in (CLEANED, UNFINISHED, ".swap", ".deleted")
-            if unfinished or path.suffix in SUFFIXES:
+            is_segments = path.suffix in SUFFIXES and path.stem.isdigit()  # else somebody has put it there, a copy say
+            if unfinished or is_segments:
                 log.info("leftover_removed", path=str(path))
                 self._disk.unlink(path)
                 # The next checkpoint syncs that: an empty segment's name would say where the log ends.
