@@ -120,7 +120,7 @@ RUN_AGAIN = """
 
     @table(to="SHOP.other", key="customer", watermark=("at", "10 minutes"), emit="changes")
     def SHOP_other(orders):
-        return orders.withColumn("number", F.randn()).groupBy("customer").agg(F.max("number").alias("number"))
+        return orders.withColumn("number", F.randn()).groupBy("customer").agg(F.sum("number").alias("number"))
 """
 
 
