@@ -38,6 +38,7 @@ from conformance.librdkafka import SUBSCRIBING, Librdkafka
 from conformance.streams import Streams
 from conformance.tools.suite import KafkaTools
 from mainstem.core.errors import MainstemError
+from mainstem.core.locks import DirectoryLock
 
 SUITES: Mapping[str, Suite] = {
     "kgo": Kgo(),
@@ -172,7 +173,8 @@ def main() -> int:
     good, complete = True, True
     for name in options.suite or SUITES:
         try:
-            good &= run(name, SUITES[name], on_kafka=options.kafka, only=options.only, write=options.write)
+            with DirectoryLock(KEPT, f"{name}.lock"):  # a second run would take away what the first one keeps
+                good &= run(name, SUITES[name], on_kafka=options.kafka, only=options.only, write=options.write)
         except MainstemError as error:
             print(f"{name}: {error}" + (f" ({error.hint})" if error.hint else ""), file=sys.stderr)
             complete = False
