@@ -146,7 +146,7 @@ def main() -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             failure = runner.run(_serve(settings))
     except (MainstemError, OSError) as error:
-        _tell(Started(error=str(error), hint=getattr(error, "hint", "")))
+        _tell(Started(error=str(error) or repr(error), hint=getattr(error, "hint", "")))
         sys.exit(1)
     code = 0 if failure is None else _DISK_FAILED
     os._exit(code)  # all is closed: a client's regular expression that a thread is still about holds up nobody

@@ -255,11 +255,15 @@ class History:
             for taker, each in memory._answers.items():
                 by_address[taker.client_host] += each.size
             assert memory._held_by == by_address
+            for address, makers in memory._making.items():
+                by_address[address] -= sum(each.size for each in makers.values())
+            assert memory._whole_by == +by_address
         for each in self.clients:
             connection = each.connection
             mine = [memory._answers.get(connection) for memory in (fetched, unasked)]
             held = sum(answers.size for answers in mine if answers is not None)
-            assert connection._outbox.held == held - unasked._making.get(connection, 0)
+            making = unasked._making.get(connection.client_host, {}).get(connection)
+            assert connection._outbox.held == held - (0 if making is None else making.size)
             if each.is_quick and connection.held_at_the_end is not None:
                 assert connection.held_at_the_end >= 7 / 8 * unasked.limit, "cut off, though there was room"
         # Twice the budget, what is made in a turn of the loop, and one answer whatever its size.

@@ -218,7 +218,7 @@ def test_an_answer_is_gone_on_with_when_those_before_it_are_taken_but_not_for_lo
     """Else they would be made sooner than clients can read them."""
     clock = ManualClock()
     memory = memory_of(800, clock, is_asked=False)
-    reader, other, waits = Connection(memory, 400), Connection(memory), Connection(memory, host=THERE)
+    reader, other, waits = Connection(memory, 400), Connection(memory), Connection(memory)
     clock.advance_ms(60_000)
     reader.takes(1)
     memory.make(other, 400)
@@ -240,9 +240,43 @@ def test_an_answer_is_gone_on_with_when_those_before_it_are_taken_but_not_for_lo
     assert reader.aborted
 
 
-def test_the_address_of_an_answer_that_is_being_made_waits_for_more():
+def test_who_holds_the_room_makes_nobody_else_wait_however_many_of_its_answers_are_being_made():
+    """Another address waited for five seconds for each of them, and so did all that it asked for meanwhile."""
+    memory = memory_of(800, ManualClock(), is_asked=False)
+    readers, many = [Connection(memory, 400) for _ in range(2)], [Connection(memory) for _ in range(12)]
+    for each in many:
+        memory.make(each, 1)
+        assert not memory.may_go_on_making(each)
+    waits = Connection(memory, host=THERE)
+    memory.make(waits, 1)
+    assert memory.may_go_on_making(waits)
+    assert memory.may_make(Connection(memory, host=THERE))
+    memory.make(waits, 400)
+    assert not memory.may_go_on_making(waits), "what is held is half as much again as there is room for"
+    assert not any(each.aborted for each in (*readers, *many, waits))
+
+
+def test_addresses_take_turns_and_the_answers_of_one_come_in_their_order():
+    memory = memory_of(800, is_asked=False)
+    making = {name: Connection(memory, host=f"/10.0.0.{name[0]}") for name in ("1a", "1b", "2a", "1c", "2b")}
+    for each in making.values():
+        memory.make(each, 200)
+    order = []
+    while making:
+        (name,) = (name for name, each in making.items() if memory.may_go_on_making(each))
+        order.append(name)
+        held = memory.held
+        memory.end_making(making.pop(name))
+        for each in list(making.values())[-1:]:  # so that there is never room
+            memory.make(each, held - memory.held)
+    assert order == ["1a", "2a", "1b", "2b", "1c"]
+
+
+def test_the_address_of_a_large_answer_waits_for_more_once_it_is_whole():
     memory = memory_of(800, is_asked=False)
     memory.make(Connection(memory), 900)
+    assert memory.may_make(Connection(memory))
+    memory.hold(Connection(memory), 900)
     assert not memory.may_make(Connection(memory))
     assert memory.may_make(Connection(memory, host=THERE))
 

@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import subprocess
 import sys
 import textwrap
@@ -25,6 +26,46 @@ def test_groups_within_each_other_cost_nothing():
     assert matches("a")
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "a{1,1000}" * 200,  # 1,800 bytes, and three minutes
+        "(?:a{0,30}){0,30}" * 100,
+        "a{1,50}" * 4_000,
+        r"\pL" * 10_000,
+        "a?" * 16_000,
+    ],
+)
+def test_nobody_else_waits_while_one_is_read(expression):
+    """RE2 reads it with Python's lock: a heartbeat with one stopped the whole broker."""
+    with pytest.raises(BadPattern, match=r"too large|at most 200 counts"):
+        whole_match(expression)
+
+
+def test_names_in_a_row_may_be_many():
+    names = [f"orders.{number}" for number in range(2_500)]
+    matches = whole_match("|".join(names))
+    assert all(map(matches, names))
+    assert not matches("orders.2500")
+    assert whole_match("|".join(f"{name}-[0-9]{{4}}" for name in names[:150]))("orders.149-2026")
+
+
+def test_none_is_kept_once_nobody_has_it():
+    """The library kept the last 128, up to three megabytes each, long after those who sent them had gone."""
+
+    def there():
+        return sum(
+            type(each).__module__ == "re2" and getattr(each, "pattern", None) == "kept[0-9]"
+            for each in gc.get_objects()
+        )
+
+    matches = whole_match("kept[0-9]")
+    assert there() == 1
+    del matches
+    assert there() == 0
+
+
 def test_what_is_none_is_told_in_one_line_however_long_it_is():
     for expression, reason in (("(" * 20_000, r"found '\(\(\(.*missing"), ("x" * (MOST_BYTES + 1), "found 32768")):
         with pytest.raises(BadPattern, match=reason) as refused:
@@ -41,13 +82,13 @@ def test_a_program_ends_as_it_should_while_one_runs():
         from contextlib import suppress
         from mainstem.broker.patterns import whole_match
 
-        matches, begun = whole_match("(x*y*)*" * 3000 + "z"), threading.Event()
+        matches, begun = whole_match("(?:x*y*){0,500}z"), threading.Event()
 
         def match():
             begun.set()
             with suppress(CancelledError):
                 while True:
-                    matches("xyyx")
+                    matches("xyyx" * 250_000)
 
         for _ in range(4):
             threading.Thread(target=match, daemon=True).start()

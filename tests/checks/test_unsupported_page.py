@@ -109,6 +109,11 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
         "test_by_duration_with_nothing_so_new_begins_at_the_end",
     ),
     "ConsumerGroupHeartbeat: a static member": ("test_a_static_member_joins_again_whose_answer_is_lost",),
+    "Regular expressions": (
+        "test_nobody_else_waits_while_one_is_read",
+        "test_names_in_a_row_may_be_many",
+        "broker/handlers/test_list_transactions.py::test_a_pattern_that_is_none",
+    ),
     "ListOffsets: tiered storage": (
         "test_special_timestamps_and_the_versions_that_have_them",
         "broker/handlers/test_list_offsets.py::test_errors",

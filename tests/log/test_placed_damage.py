@@ -78,13 +78,14 @@ def test_a_segment_that_is_missing_is_told_and_repaired(tmp_path, base_offset, h
     run(test())
 
 
+@pytest.mark.parametrize("name", ["{}.old.log", "20261201.log", "1.log"])
 @pytest.mark.parametrize("copied", [0, 2])
-def test_somebodys_copy_of_a_segment_is_none(tmp_path, copied):
+def test_somebodys_copy_of_a_segment_is_none(tmp_path, copied, name):
     """The start removed it, or fell over its name where it needed the last segment's."""
 
     async def test():
         disk = await one_in_each_segment(tmp_path)
-        copy = segment(tmp_path, copied).with_suffix(".old.log")
+        copy = segment(tmp_path, copied).with_name(name.format(segment(tmp_path, copied).stem))
         data = disk.read_file(segment(tmp_path, copied))
         disk.open(copy, create=True).write([data], 0)
         log = await open_log(tmp_path, disk=disk)

@@ -11,10 +11,12 @@ Where twice the budget is held all the same, clients are cut off whatever they d
 been made: first who has taken nothing, of the address that holds most. What is made in one turn of the loop is bounded,
 since nobody can take any of it meanwhile, nor is what was cut off free before the next.
 
-An answer of very many items is held from the first of them on (`pieces`). While the budget is used up, only the one
-that was begun first goes on, and waits for up to `_LONGEST_WAIT` itself where whole ones hold half of it. Nobody
-can take any of it before it is whole, so who waits for it is no more to blame than who takes what he is sent. But where
-twice the budget is held it goes before all others, if its address holds most.
+An answer of very many items is held from the first of them on (`pieces`). While the budget is used up, only one of
+them goes on: addresses take turns, those that hold most of what is whole come last, and of an address it is the one
+that was begun first. Where whole ones hold half of the budget it waits for up to `_LONGEST_WAIT` itself, if its address
+holds most of them or half as much as the budget is held beyond it. Nobody can take any of it before it is whole, so who
+waits for it is no more to blame than who takes what he is sent. But where twice the budget is held it goes before all
+others, if its address holds most.
 
 Neither is the budget of requests: who does not read must not keep others from writing.
 """
@@ -68,6 +70,14 @@ class _Answers(msgspec.Struct):
     """It has taken something."""
 
 
+class _Making(msgspec.Struct):
+    """An answer that is not whole yet."""
+
+    size: int = 0
+    first_since: float | None = None
+    """It is the next one to go on, and has waited since."""
+
+
 class _Wait(msgspec.Struct):
     since: float
     was_called: bool = False
@@ -95,8 +105,8 @@ class AnswerMemory:
         self._most = math.inf if is_asked else 2 * limit
         self._answers: dict[Taker, _Answers] = {}
         self._held_by: Counter[str] = Counter()  # address
-        self._making: dict[Taker, int] = {}  # bytes of what it holds that are not a whole answer yet; the oldest first
-        self._first_since = 0.0  # the oldest of them is
+        self._whole_by: Counter[str] = Counter()  # address; without what is being made
+        self._making: dict[str, dict[Taker, _Making]] = {}  # address; each in its turn
         self._waiting: dict[Taker, _Wait] = {}  # the oldest first
         self._is_to_call = False
         self._made = 0  # in this turn of the loop
@@ -131,7 +141,7 @@ class AnswerMemory:
             self._call_later(_SECONDS_BETWEEN_CALLS, self._call_who_waits)
 
     def _may_go_on(self, taker: Taker) -> bool:
-        if self.held < self.limit or taker.client_host not in self._held_by:
+        if self.held < self.limit or taker.client_host not in self._whole_by:
             return True
         wait = self._waiting.get(taker)
         return wait is not None and self._clock.monotonic() - wait.since >= _LONGEST_WAIT
@@ -169,6 +179,10 @@ class AnswerMemory:
 
     def hold(self, taker: Taker, size: int) -> None:
         """So many bytes are an answer to it."""
+        self._whole_by[taker.client_host] += size
+        self._hold(taker, size)
+
+    def _hold(self, taker: Taker, size: int) -> None:
         self.held += size
         self._held_by[taker.client_host] += size
         if not self._made:
@@ -184,20 +198,29 @@ class AnswerMemory:
 
     def make(self, taker: Taker, size: int) -> None:
         """So many bytes have been made of an answer to it that is not whole yet."""
-        if not self._making:
-            self._first_since = self._clock.monotonic()
-        self._making[taker] = self._making.get(taker, 0) + size
-        self.hold(taker, size)
+        self._making.setdefault(taker.client_host, {}).setdefault(taker, _Making()).size += size
+        self._hold(taker, size)
 
     def may_go_on_making(self, taker: Taker) -> bool:
         """If not, it asks again soon."""
         if self.has_room:
             return True
         self._cut_off(None)
-        if next(iter(self._making), None) is not taker:
+        of_address = self._making.get(taker.client_host, {})
+        if next(iter(of_address), None) is not taker:
             return False
-        whole = self.held - sum(self._making.values())
-        return whole < self.limit / 2 or self._clock.monotonic() - self._first_since >= _LONGEST_WAIT
+        most = max(self._whole_by.values(), default=0)
+        others_turn = (address for address in self._making if not most or self._whole_by[address] < most)
+        if next(others_turn, next(iter(self._making))) != taker.client_host:
+            return False
+        making, now = of_address[taker], self._clock.monotonic()
+        if making.first_since is None:
+            making.first_since = now
+        return (
+            self._whole_by.total() < self.limit / 2
+            or (self._whole_by[taker.client_host] < most and self.held < self.limit * 3 / 2)
+            or now - making.first_since >= _LONGEST_WAIT
+        )
 
     def end_making(self, taker: Taker) -> None:
         """It is whole, and held as other answers are, or nobody wants it."""
@@ -205,14 +228,17 @@ class AnswerMemory:
             self._free(taker, size)
 
     def _making_no_more(self, taker: Taker) -> int:
-        if next(iter(self._making), None) is taker:
-            self._first_since = self._clock.monotonic()
-        return self._making.pop(taker, 0)
+        of_address = self._making.pop(taker.client_host, {})
+        making = of_address.pop(taker, None)
+        if of_address:  # others have their turn before its next one
+            self._making[taker.client_host] = of_address
+        return 0 if making is None else making.size
 
     def let_go(self, taker: Taker, size: int) -> None:
         """Its client has taken so many of them."""
         answers = self._answers[taker]
         answers.since, answers.has_moved = self._clock.monotonic(), True
+        _less(self._whole_by, taker, size)
         self._free(taker, size)
 
     def _free(self, taker: Taker, size: int) -> None:
@@ -224,15 +250,14 @@ class AnswerMemory:
     def leave(self, taker: Taker) -> None:
         """It is sent no more."""
         self._waiting.pop(taker, None)
-        self._making_no_more(taker)
+        made = self._making_no_more(taker)
         if (answers := self._answers.pop(taker, None)) is not None:
+            _less(self._whole_by, taker, answers.size - made)
             self._give(taker, answers.size)
 
     def _give(self, taker: Taker, size: int) -> None:
         self.held -= size
-        self._held_by[taker.client_host] -= size
-        if not self._held_by[taker.client_host]:
-            del self._held_by[taker.client_host]
+        _less(self._held_by, taker, size)
 
     def _cut_off(self, latest: Taker | None, wanted: int = 0) -> None:
         """Those who take nothing, until so much is free; beyond `_most` also others."""
@@ -242,14 +267,16 @@ class AnswerMemory:
         self._next_look = now + self._patience / _LOOKS
         for taker, answers in self._answers.items():
             untaken = taker.untaken_bytes
-            if untaken < answers.untaken or answers.size == self._making.get(taker):  # or it has nothing to take yet
+            making = self._making.get(taker.client_host, {}).get(taker)
+            # or it has nothing to take yet
+            if untaken < answers.untaken or (making is not None and answers.size == making.size):
                 answers.since, answers.has_moved = now, True
             answers.untaken = untaken
         most = max(self._held_by.values(), default=0)
         order = [
             (
                 now - each.since < self._patience,
-                taker not in self._making or self._held_by[taker.client_host] < most,
+                taker not in self._making.get(taker.client_host, ()) or self._held_by[taker.client_host] < most,
                 each.has_moved,
                 -self._held_by[taker.client_host],
                 each.since,
@@ -264,3 +291,9 @@ class AnswerMemory:
             if (goes_on and not is_too_much) or self.held < bound - max(bound / _PART, wanted):
                 return
             taker.abort()
+
+
+def _less(by_address: Counter[str], taker: Taker, size: int) -> None:
+    by_address[taker.client_host] -= size
+    if not by_address[taker.client_host]:
+        del by_address[taker.client_host]

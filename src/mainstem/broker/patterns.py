@@ -1,10 +1,12 @@
 """Regular expressions that clients send. They are RE2's, as in Kafka, whose time grows with the text alone.
 
-That takes two things more: nothing is captured (eight thousand groups within each other took seconds for one name), and
-an expression is at most as long as a string of the protocol, since one of megabytes takes seconds to be read.
+That takes more: nothing is captured (eight thousand groups within each other took seconds for one name). And while RE2
+reads an expression nobody else has Python's lock, for a time that grows with the square of what repetitions come to:
+two kilobytes took minutes. So it may be as long as a string of the protocol, but counts and classes of Unicode are
+few, and where much is repeated it may come to 4,096 steps, elsewhere to 32,768: a tenth of a second at most.
 
-It may still be minutes for many names. So they are matched in threads of their own, and whoever has much to match gives
-others a turn after a few milliseconds, or after one name that takes longer.
+Many names may still take minutes. So they are matched in threads of their own, without that lock, and whoever has much
+to match gives others a turn after a few milliseconds, or after one name that takes longer.
 
 And a program does not end while a thread is in it: up to Python 3.13 one that comes back from C++ then aborts it.
 """
@@ -21,6 +23,12 @@ from typing import Final
 from mainstem.core.threads import LastingThreads
 
 MOST_BYTES: Final = 32_767
+_MOST_COUNTED: Final = 200
+"""Of `{`, `\\p` and `\\P`, each of which takes up to 0.2 ms to be read."""
+_MOST_REPEATED: Final = 64
+_FEW_STEPS_BYTES: Final = 1 << 17
+_STEPS_BYTES: Final = 1 << 20
+"""A quarter of it is for its steps of eight bytes, the rest for what it comes to while it is matched."""
 _SHOWN: Final = 100
 _THREADS: Final = 2
 _TURN_SECONDS: Final = 0.02
@@ -41,7 +49,7 @@ def whole_match(expression: str) -> Callable[[str], bool]:
     """Whether the expression matches a name as a whole. What it needs may still be tenths of a second: ask in a thread.
 
     Raises:
-        BadPattern: it is none, or too long.
+        BadPattern: it is none, too long, or too much.
 
     What is returned raises CancelledError where the program ends: of a log that is still open then, nobody is to take
     that for an answer.
@@ -51,9 +59,16 @@ def whole_match(expression: str) -> Callable[[str], bool]:
     size = len(expression.encode(errors="replace"))
     if size > MOST_BYTES:
         raise BadPattern(f"a regular expression has at most {MOST_BYTES} bytes, found {size}")
+    counted = sum(map(expression.count, ("{", r"\p", r"\P")))
+    if counted > _MOST_COUNTED:
+        raise BadPattern(
+            f"a regular expression has at most {_MOST_COUNTED} counts ({{) and classes of Unicode (\\p), found {counted}"
+        )
     options = re2.Options()
     options.log_errors = False  # to stderr
     options.never_capture = True
+    repeats = counted or sum(map(expression.count, "?*+")) > _MOST_REPEATED
+    options.max_mem = _FEW_STEPS_BYTES if repeats else _STEPS_BYTES
     try:
         pattern = re2.compile(expression, options)
     except re2.error as error:
@@ -61,6 +76,7 @@ def whole_match(expression: str) -> Callable[[str], bool]:
         raise BadPattern(
             f"expected a regular expression of RE2, found {expression[:_SHOWN]!r}: {reason[:_SHOWN]}"
         ) from None
+    re2.purge()  # it would keep the last 128 that it was ever given, a megabyte each
 
     def matches(name: str) -> bool:
         thread = threading.get_ident()

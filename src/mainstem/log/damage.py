@@ -28,7 +28,7 @@ from mainstem.log.lost_markers import Hole, LostMarkers
 from mainstem.log.metadata import list_files
 from mainstem.log.partition import PartitionLog
 from mainstem.log.salvage import readable_batch
-from mainstem.log.segment import LOG, OFFSETS, BadBatch, OpenFiles, Segment, file_name
+from mainstem.log.segment import LOG, OFFSETS, BadBatch, OpenFiles, Segment, base_offset_of, file_name
 from mainstem.records import BatchHeader, decode_header
 from mainstem.records.batch import MAGIC_AT, OFFSET_AND_LENGTH, PREFIX
 
@@ -74,7 +74,7 @@ def find_damage(partition: PartitionLog, disk: Disk, *, saved: bool) -> list[Dam
 
 def segment_files(directory: Path, disk: Disk) -> list[Path]:
     """The files with the batches."""
-    found = (path for path in list_files(disk, directory) if path.suffix == LOG and path.stem.isdigit())
+    found = (path for path in list_files(disk, directory) if path.suffix == LOG and base_offset_of(path) is not None)
     return [path for path in found if not disk.is_directory(path)]
 
 

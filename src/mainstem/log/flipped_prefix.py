@@ -59,8 +59,9 @@ def find_flipped_prefix(file: File, known: Segment) -> FlippedPrefix | None:
         positions.append(position)
         found += prefix
         position += size
-    flipped = flipped_bit(crc32c(found) ^ known.offsets_crc, len(found))
-    if flipped is None or position != known.size:
+    difference = crc32c(found) ^ known.offsets_crc
+    flipped = flipped_bit(difference, len(found)) if difference and position == known.size else None
+    if flipped is None:
         return None
     place, bit = flipped
     right = bytearray(found)

@@ -28,7 +28,7 @@ from mainstem.log.metadata import create_files, list_files
 from mainstem.log.partition import PartitionLog
 from mainstem.log.redo import Changes, redo_batches, redo_replacements, write_again
 from mainstem.log.salvage import find_batches, whole_batch
-from mainstem.log.segment import LOG, SUFFIXES, BadBatch, Segment, file_name
+from mainstem.log.segment import LOG, SUFFIXES, BadBatch, Segment, base_offset_of, file_name
 from mainstem.records.batch import PREFIX
 
 log = get_logger()
@@ -346,8 +346,7 @@ class PartitionRecovery:
             # What it held is in a checkpoint, by the one there is; a repair that reads anew has still to write its own.
             spent = path.suffix == HELD and self.words is not None and path != self._held_in
             unfinished = spent or path.suffix in (CLEANED, UNFINISHED, ".swap", ".deleted")
-            is_segments = path.suffix in SUFFIXES and path.stem.isdigit()  # else somebody has put it there, a copy say
-            if unfinished or is_segments:
+            if unfinished or base_offset_of(path) is not None:  # else somebody has put it there
                 log.info("leftover_removed", path=str(path))
                 self._disk.unlink(path)
                 # The next checkpoint syncs that: an empty segment's name would say where the log ends.
@@ -417,4 +416,5 @@ def read_held(directory: Path, number: int, disk: Disk) -> list[Frame]:
 
 
 def _base_offsets_of(files: list[Path]) -> list[int]:
-    return sorted(int(path.stem) for path in files if path.suffix == LOG and path.stem.isdigit())
+    found = (base_offset_of(path) for path in files if path.suffix == LOG)
+    return sorted(base for base in found if base is not None)

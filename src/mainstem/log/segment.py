@@ -40,6 +40,13 @@ def file_name(base_offset: int, suffix: str) -> str:
     return f"{base_offset:020d}{suffix}"
 
 
+def base_offset_of(path: Path) -> int | None:
+    """Of a segment's file, by its name; None: it is none, a copy say that somebody has put there."""
+    number = path.stem
+    is_one = number.isdecimal() and path.suffix in SUFFIXES and path.name == file_name(int(number), path.suffix)
+    return int(number) if is_one else None
+
+
 class BadBatch(CorruptSegment):
     """A segment's batch does not check out; `position` is where it begins."""
 

@@ -164,9 +164,12 @@ async def read_partition(partition_log: PartitionLog) -> tuple[dict[bytes, Store
     """
     latest: dict[bytes, Stored] = {}
     pending: dict[int, dict[bytes, Stored]] = {}
+    writers: dict[bytes, set[int]] = {}  # the producers in whose open transaction the key may be
     async for header, marker, records in replay(partition_log):
         if marker is not None:
             ended = pending.pop(marker.producer_id, {})
+            for key in ended:
+                writers[key].discard(marker.producer_id)
             _keep_later(latest, ended if marker.commit else {})
             continue
         is_plain = header.producer_id < 0
@@ -174,9 +177,11 @@ async def read_partition(partition_log: PartitionLog) -> tuple[dict[bytes, Store
         for record in records:
             key = record.key or b""
             into[key] = (record.value, record.offset, partition_log.topic_partition)
-            if is_plain and record.value is None:  # what is deleted does not come with the end of a transaction
-                for undecided in pending.values():
-                    undecided.pop(key, None)
+            if not is_plain:
+                writers.setdefault(key, set()).add(header.producer_id)
+            elif record.value is None:  # what is deleted does not come with the end of a transaction
+                for producer_id in writers.pop(key, ()):
+                    del pending[producer_id][key]
     return latest, pending
 
 

@@ -362,6 +362,30 @@ def test_an_expression_is_resolved_anew_when_topics_have_changed():
     assert any(key == RegexKey("g", "t+") and value is None for key, value in desk.log[-1])
 
 
+def test_an_expression_that_nobody_has_changes_nothing():
+    """Each heartbeat that had waited for one beside a JOIN that was refused raised the epoch."""
+    desk = Desk(FakeTopics(t=1))
+    desk.beat("a", regex="t", resolved={"t": Resolved(frozenset({"t"}), desk.topics.version)})
+    desk.topics.create("u", 1)
+    found = {
+        "t": Resolved(frozenset({"t"}), desk.topics.version),
+        "refused": Resolved(frozenset({"u"}), desk.topics.version),
+    }
+    assert desk.beat("a", 2, reported=None, resolved=found).epoch == 2
+    assert set(desk.group.regexes) == {"t"}
+
+
+def test_what_an_expression_matched_of_fewer_topics_does_not_come_back():
+    """Of two heartbeats that wait for it the one that asked first may be answered last."""
+    desk = Desk(FakeTopics(t=1))
+    before = desk.topics.version
+    desk.topics.create("tt", 1)
+    now = Resolved(frozenset({"t", "tt"}), desk.topics.version)
+    desk.beat("a", regex="t+", resolved={"t+": now})
+    desk.beat("a", 2, reported=None, resolved={"t+": Resolved(frozenset({"t"}), before)})
+    assert desk.group.regexes["t+"].topics == ("t", "tt")
+
+
 def test_an_expression_and_names_are_both_subscribed_to():
     desk = Desk(FakeTopics(t=1, u=1))
     request = Heartbeat(

@@ -284,7 +284,7 @@ class ConsumerGroup(ModernGroup[Key, Value]):
         assignment made anew.
         """
         with self.changing():
-            self._follow_topics({k: v for k, v in resolved.items() if self.is_subscribed_by(k)}, changed=False)
+            self._follow_topics(resolved, changed=False)
             return self.change(None)
 
     def follow_topics(self) -> Change[None]:
@@ -298,6 +298,9 @@ class ConsumerGroup(ModernGroup[Key, Value]):
         """Raise the group's epoch if anything that the target assignment is made of has changed."""
         for regex, found in resolved.items():
             known = self.regexes.get(regex)
+            # Somebody's who was refused, or has gone meanwhile; or who waited for it, and a later one was told first.
+            if not self.is_subscribed_by(regex) or found.version < self._resolved_at.get(regex, -1):
+                continue
             self._resolved_at[regex] = found.version
             if known is None or frozenset(known.topics) != found.topics:
                 names = tuple(sorted(found.topics))
