@@ -238,7 +238,7 @@ class History:
         self._pass(10)
         for memory in (self.broker.fetched_memory, self.broker.unasked_memory):
             assert memory.held == 0
-            assert not any((memory._held_by, memory._answers, memory._waiting, memory._making))
+            assert not any((memory._held_by, memory._answers, memory._waiting, memory._turns))
 
     def _pass(self, seconds):
         self.loop.advance(seconds)
@@ -255,15 +255,15 @@ class History:
             for taker, each in memory._answers.items():
                 by_address[taker.client_host] += each.size
             assert memory._held_by == by_address
-            for address, makers in memory._making.items():
-                by_address[address] -= sum(each.size for each in makers.values())
+            for address, turn in memory._turns.items():
+                by_address[address] -= sum(turn.sizes.values())
             assert memory._whole_by == +by_address
+            assert memory._whole == memory._whole_by.total()
         for each in self.clients:
             connection = each.connection
             mine = [memory._answers.get(connection) for memory in (fetched, unasked)]
             held = sum(answers.size for answers in mine if answers is not None)
-            making = unasked._making.get(connection.client_host, {}).get(connection)
-            assert connection._outbox.held == held - (0 if making is None else making.size)
+            assert connection._outbox.held == held - unasked._made_for(connection)
             if each.is_quick and connection.held_at_the_end is not None:
                 assert connection.held_at_the_end >= 7 / 8 * unasked.limit, "cut off, though there was room"
         # Twice the budget, what is made in a turn of the loop, and one answer whatever its size.

@@ -240,20 +240,41 @@ def test_an_answer_is_gone_on_with_when_those_before_it_are_taken_but_not_for_lo
     assert reader.aborted
 
 
-def test_who_holds_the_room_makes_nobody_else_wait_however_many_of_its_answers_are_being_made():
+def test_nobody_waits_for_more_than_one_answer_of_an_address_however_many_are_being_made():
     """Another address waited for five seconds for each of them, and so did all that it asked for meanwhile."""
-    memory = memory_of(800, ManualClock(), is_asked=False)
+    clock = ManualClock()
+    memory = memory_of(800, clock, is_asked=False)
     readers, many = [Connection(memory, 400) for _ in range(2)], [Connection(memory) for _ in range(12)]
-    for each in many:
-        memory.make(each, 1)
-        assert not memory.may_go_on_making(each)
     waits = Connection(memory, host=THERE)
-    memory.make(waits, 1)
-    assert memory.may_go_on_making(waits)
+    for each in (*many, waits):
+        memory.make(each, 1)
     assert memory.may_make(Connection(memory, host=THERE))
-    memory.make(waits, 400)
-    assert not memory.may_go_on_making(waits), "what is held is half as much again as there is room for"
-    assert not any(each.aborted for each in (*readers, *many, waits))
+    for _ in range(5):
+        assert not any(map(memory.may_go_on_making, (*many, waits)))
+        clock.advance_ms(1000)
+        for reader in readers:
+            reader.takes(1)
+    assert [memory.may_go_on_making(each) for each in (*many, waits)] == [True] + 12 * [False]
+    memory.end_making(many.pop(0))
+    assert [memory.may_go_on_making(each) for each in (*many, waits)] == 11 * [False] + [True]
+    memory.end_making(waits)
+    assert not any(map(memory.may_go_on_making, many)), "its next one waits, as any that has just come"
+    assert not any(each.aborted for each in readers)
+
+
+def test_of_an_address_one_answer_is_begun_while_the_room_is_used_up():
+    memory = memory_of(800, is_asked=False)
+    first, waits = Connection(memory), Connection(memory)
+    assert memory.may_begin(first)
+    memory.make(first, 900)
+    assert not memory.may_begin(waits)
+    assert memory.may_begin(Connection(memory, host=THERE))
+    memory.make(waits, 0)
+    assert not memory.may_go_on_making(waits)
+    assert memory.held == 900
+    memory.leave(first)
+    memory.end_making(waits)
+    assert memory.held == 0
 
 
 def test_addresses_take_turns_and_the_answers_of_one_come_in_their_order():

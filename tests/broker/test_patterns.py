@@ -20,8 +20,8 @@ def test_names_match_as_a_whole():
 
 @pytest.mark.timeout(20)
 def test_groups_within_each_other_cost_nothing():
-    """One name took most of a second."""
-    matches = whole_match("(" * 16_000 + "a" + ")" * 16_000)
+    """One name took most of a second, with more of them."""
+    matches = whole_match("(" * 1_000 + "a" + ")" * 1_000)
     assert not any(matches(f"topic-{number}" * 20) for number in range(200))
     assert matches("a")
 
@@ -33,13 +33,16 @@ def test_groups_within_each_other_cost_nothing():
         "a{1,1000}" * 200,  # 1,800 bytes, and three minutes
         "(?:a{0,30}){0,30}" * 100,
         "a{1,50}" * 4_000,
+        "x{1000,}" * 4_000,
+        "b{3,1000}" * 30,  # 25 megabytes
         r"\pL" * 10_000,
         "a?" * 16_000,
+        "(|" * 10_900 + ")" * 10_900,
     ],
 )
 def test_nobody_else_waits_while_one_is_read(expression):
     """RE2 reads it with Python's lock: a heartbeat with one stopped the whole broker."""
-    with pytest.raises(BadPattern, match=r"too large|at most 200 counts"):
+    with pytest.raises(BadPattern, match=r"too large|at most (1000|10000|200) (groups|as the sum|classes)"):
         whole_match(expression)
 
 
@@ -67,7 +70,7 @@ def test_none_is_kept_once_nobody_has_it():
 
 
 def test_what_is_none_is_told_in_one_line_however_long_it_is():
-    for expression, reason in (("(" * 20_000, r"found '\(\(\(.*missing"), ("x" * (MOST_BYTES + 1), "found 32768")):
+    for expression, reason in (("(" * 900, r"found '\(\(\(.*missing"), ("x" * (MOST_BYTES + 1), "found 32768")):
         with pytest.raises(BadPattern, match=reason) as refused:
             whole_match(expression)
         assert len(str(refused.value)) < 300

@@ -78,7 +78,7 @@ def test_a_segment_that_is_missing_is_told_and_repaired(tmp_path, base_offset, h
     run(test())
 
 
-@pytest.mark.parametrize("name", ["{}.old.log", "20261201.log", "1.log"])
+@pytest.mark.parametrize("name", ["{}.old.log", "20261201.log", "1.log", "{}0.log", "99999999999999999999.log"])
 @pytest.mark.parametrize("copied", [0, 2])
 def test_somebodys_copy_of_a_segment_is_none(tmp_path, copied, name):
     """The start removed it, or fell over its name where it needed the last segment's."""

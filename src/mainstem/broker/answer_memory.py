@@ -6,17 +6,16 @@ per connection at most. A client that has taken nothing of its answer for `PATIE
 the room is wanted: a consumer that works for minutes on what it has is no fault.
 
 How large other answers are, nobody knows before they are made. Where the budget for them is used up, an address that
-holds some of it waits for up to `_LONGEST_WAIT` before its next one, and who takes nothing for a second is cut off.
+has not taken all of one waits for up to `_LONGEST_WAIT` before its next, and who takes nothing for a second is cut off.
 Where twice the budget is held all the same, clients are cut off whatever they do, but for whose first answer has just
 been made: first who has taken nothing, of the address that holds most. What is made in one turn of the loop is bounded,
 since nobody can take any of it meanwhile, nor is what was cut off free before the next.
 
 An answer of very many items is held from the first of them on (`pieces`). While the budget is used up, only one of
-them goes on: addresses take turns, those that hold most of what is whole come last, and of an address it is the one
-that was begun first. Where whole ones hold half of the budget it waits for up to `_LONGEST_WAIT` itself, if its address
-holds most of them or half as much as the budget is held beyond it. Nobody can take any of it before it is whole, so who
-waits for it is no more to blame than who takes what he is sent. But where twice the budget is held it goes before all
-others, if its address holds most.
+them goes on: addresses take turns, and of an address it is the one that was begun first. Where whole ones hold half of
+the budget a turn is over `_LONGEST_WAIT` after the one before it of the same address at the earliest; all wait for that
+at the same time. Nobody can take any of it before it is whole, so who waits for it is no more to blame than who takes
+what he is sent. But where twice the budget is held it goes before all others, if its address holds most.
 
 Neither is the budget of requests: who does not read must not keep others from writing.
 """
@@ -70,12 +69,13 @@ class _Answers(msgspec.Struct):
     """It has taken something."""
 
 
-class _Making(msgspec.Struct):
-    """An answer that is not whole yet."""
+class _Turn(msgspec.Struct):
+    """Of an address, some of whose answers are not whole yet."""
 
-    size: int = 0
-    first_since: float | None = None
-    """It is the next one to go on, and has waited since."""
+    since: float
+    """It waits for its turn."""
+    sizes: dict[Taker, int] = {}
+    """The oldest first; 0: it has not begun."""
 
 
 class _Wait(msgspec.Struct):
@@ -106,7 +106,8 @@ class AnswerMemory:
         self._answers: dict[Taker, _Answers] = {}
         self._held_by: Counter[str] = Counter()  # address
         self._whole_by: Counter[str] = Counter()  # address; without what is being made
-        self._making: dict[str, dict[Taker, _Making]] = {}  # address; each in its turn
+        self._whole = 0  # of all of them
+        self._turns: dict[str, _Turn] = {}  # address
         self._waiting: dict[Taker, _Wait] = {}  # the oldest first
         self._is_to_call = False
         self._made = 0  # in this turn of the loop
@@ -179,6 +180,7 @@ class AnswerMemory:
 
     def hold(self, taker: Taker, size: int) -> None:
         """So many bytes are an answer to it."""
+        self._whole += size
         self._whole_by[taker.client_host] += size
         self._hold(taker, size)
 
@@ -196,31 +198,30 @@ class AnswerMemory:
         if self.held > self.limit:
             self._cut_off(taker if is_first else None)
 
+    def may_begin(self, taker: Taker) -> bool:
+        """An answer to it in pieces. If not, it has its turn behind those of its address that were begun before it."""
+        return self.has_room or taker.client_host not in self._turns
+
     def make(self, taker: Taker, size: int) -> None:
-        """So many bytes have been made of an answer to it that is not whole yet."""
-        self._making.setdefault(taker.client_host, {}).setdefault(taker, _Making()).size += size
-        self._hold(taker, size)
+        """So many bytes more have been made of an answer to it that is not whole yet; 0: it is to be begun."""
+        sizes = self._turns.setdefault(taker.client_host, _Turn(self._clock.monotonic())).sizes
+        sizes[taker] = sizes.get(taker, 0) + size
+        if size:
+            self._hold(taker, size)
 
     def may_go_on_making(self, taker: Taker) -> bool:
         """If not, it asks again soon."""
         if self.has_room:
             return True
         self._cut_off(None)
-        of_address = self._making.get(taker.client_host, {})
-        if next(iter(of_address), None) is not taker:
+        turn = next(iter(self._turns.values()), None)
+        if turn is None or next(iter(turn.sizes)) is not taker:
             return False
-        most = max(self._whole_by.values(), default=0)
-        others_turn = (address for address in self._making if not most or self._whole_by[address] < most)
-        if next(others_turn, next(iter(self._making))) != taker.client_host:
-            return False
-        making, now = of_address[taker], self._clock.monotonic()
-        if making.first_since is None:
-            making.first_since = now
-        return (
-            self._whole_by.total() < self.limit / 2
-            or (self._whole_by[taker.client_host] < most and self.held < self.limit * 3 / 2)
-            or now - making.first_since >= _LONGEST_WAIT
-        )
+        return self._whole < self.limit / 2 or self._clock.monotonic() - turn.since >= _LONGEST_WAIT
+
+    def _made_for(self, taker: Taker) -> int:
+        turn = self._turns.get(taker.client_host)
+        return 0 if turn is None else turn.sizes.get(taker, 0)
 
     def end_making(self, taker: Taker) -> None:
         """It is whole, and held as other answers are, or nobody wants it."""
@@ -228,17 +229,23 @@ class AnswerMemory:
             self._free(taker, size)
 
     def _making_no_more(self, taker: Taker) -> int:
-        of_address = self._making.pop(taker.client_host, {})
-        making = of_address.pop(taker, None)
-        if of_address:  # others have their turn before its next one
-            self._making[taker.client_host] = of_address
-        return 0 if making is None else making.size
+        turn = self._turns.get(taker.client_host)
+        if turn is None or taker not in turn.sizes:
+            return 0
+        was_next = next(iter(turn.sizes)) is taker
+        size = turn.sizes.pop(taker)
+        if was_next or not turn.sizes:
+            del self._turns[taker.client_host]
+        if was_next and turn.sizes:  # others have their turns before its next one
+            turn.since = self._clock.monotonic()
+            self._turns[taker.client_host] = turn
+        return size
 
     def let_go(self, taker: Taker, size: int) -> None:
         """Its client has taken so many of them."""
         answers = self._answers[taker]
         answers.since, answers.has_moved = self._clock.monotonic(), True
-        _less(self._whole_by, taker, size)
+        self._give_whole(taker, size)
         self._free(taker, size)
 
     def _free(self, taker: Taker, size: int) -> None:
@@ -252,8 +259,12 @@ class AnswerMemory:
         self._waiting.pop(taker, None)
         made = self._making_no_more(taker)
         if (answers := self._answers.pop(taker, None)) is not None:
-            _less(self._whole_by, taker, answers.size - made)
+            self._give_whole(taker, answers.size - made)
             self._give(taker, answers.size)
+
+    def _give_whole(self, taker: Taker, size: int) -> None:
+        self._whole -= size
+        _less(self._whole_by, taker, size)
 
     def _give(self, taker: Taker, size: int) -> None:
         self.held -= size
@@ -267,16 +278,14 @@ class AnswerMemory:
         self._next_look = now + self._patience / _LOOKS
         for taker, answers in self._answers.items():
             untaken = taker.untaken_bytes
-            making = self._making.get(taker.client_host, {}).get(taker)
-            # or it has nothing to take yet
-            if untaken < answers.untaken or (making is not None and answers.size == making.size):
+            if untaken < answers.untaken or answers.size == self._made_for(taker):  # or it has nothing to take yet
                 answers.since, answers.has_moved = now, True
             answers.untaken = untaken
         most = max(self._held_by.values(), default=0)
         order = [
             (
                 now - each.since < self._patience,
-                taker not in self._making.get(taker.client_host, ()) or self._held_by[taker.client_host] < most,
+                not self._made_for(taker) or self._held_by[taker.client_host] < most,
                 each.has_moved,
                 -self._held_by[taker.client_host],
                 each.since,

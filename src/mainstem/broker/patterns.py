@@ -1,9 +1,10 @@
 """Regular expressions that clients send. They are RE2's, as in Kafka, whose time grows with the text alone.
 
 That takes more: nothing is captured (eight thousand groups within each other took seconds for one name). And while RE2
-reads an expression nobody else has Python's lock, for a time that grows with the square of what repetitions come to:
-two kilobytes took minutes. So it may be as long as a string of the protocol, but counts and classes of Unicode are
-few, and where much is repeated it may come to 4,096 steps, elsewhere to 32,768: a tenth of a second at most.
+reads an expression nobody else has Python's lock, for a time that grows with the square of what repetitions come to,
+and of how deep groups lie: two kilobytes took minutes. So it may be as long as a string of the protocol, but depth,
+counts and classes of Unicode are bounded, and where much is repeated so is what RE2 makes of it, more than elsewhere. A
+tenth of a second is left, and a few megabytes.
 
 Many names may still take minutes. So they are matched in threads of their own, without that lock, and whoever has much
 to match gives others a turn after a few milliseconds, or after one name that takes longer.
@@ -14,21 +15,27 @@ And a program does not end while a thread is in it: up to Python 3.13 one that c
 import asyncio
 import atexit
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError
+from itertools import accumulate
 from typing import Final
 
 from mainstem.core.threads import LastingThreads
 
 MOST_BYTES: Final = 32_767
-_MOST_COUNTED: Final = 200
-"""Of `{`, `\\p` and `\\P`, each of which takes up to 0.2 ms to be read."""
+_DEEPEST: Final = 1_000
+_MOST_COUNTED: Final = 10_000
+"""The sum of what is between braces: RE2 writes all of it out before it looks how much that is."""
+_MOST_CLASSES: Final = 200
+"""Of Unicode, each of which takes up to 0.2 ms to be read."""
 _MOST_REPEATED: Final = 64
-_FEW_STEPS_BYTES: Final = 1 << 17
-_STEPS_BYTES: Final = 1 << 20
-"""A quarter of it is for its steps of eight bytes, the rest for what it comes to while it is matched."""
+_MEMORY_BYTES: Final = 1 << 20
+"""Of an expression that repeats little: some of it for its steps, the rest for what is found out while it matches."""
+_LITTLE_MEMORY_BYTES: Final = 1 << 17
+"""Of one that repeats more; 7,000 steps or more."""
 _SHOWN: Final = 100
 _THREADS: Final = 2
 _TURN_SECONDS: Final = 0.02
@@ -59,16 +66,21 @@ def whole_match(expression: str) -> Callable[[str], bool]:
     size = len(expression.encode(errors="replace"))
     if size > MOST_BYTES:
         raise BadPattern(f"a regular expression has at most {MOST_BYTES} bytes, found {size}")
-    counted = sum(map(expression.count, ("{", r"\p", r"\P")))
-    if counted > _MOST_COUNTED:
-        raise BadPattern(
-            f"a regular expression has at most {_MOST_COUNTED} counts ({{) and classes of Unicode (\\p), found {counted}"
-        )
+    counted = sum(map(int, re.findall(r"([0-9]{1,9}),?\}", expression)))
+    classes = expression.count(r"\p") + expression.count(r"\P")
+    depth = max(accumulate((each == "(") - (each == ")") for each in expression))
+    for what, found, most in (
+        ("groups within each other", depth, _DEEPEST),
+        ("as the sum of its counts", counted, _MOST_COUNTED),
+        ("classes of Unicode", classes, _MOST_CLASSES),
+    ):
+        if found > most:
+            raise BadPattern(f"a regular expression has at most {most} {what}, found {found}")
     options = re2.Options()
     options.log_errors = False  # to stderr
     options.never_capture = True
     repeats = counted or sum(map(expression.count, "?*+")) > _MOST_REPEATED
-    options.max_mem = _FEW_STEPS_BYTES if repeats else _STEPS_BYTES
+    options.max_mem = _LITTLE_MEMORY_BYTES if repeats else _MEMORY_BYTES
     try:
         pattern = re2.compile(expression, options)
     except re2.error as error:

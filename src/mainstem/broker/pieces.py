@@ -28,15 +28,21 @@ class Pieces:
         client has gone or was cut off.
         """
         connection = self._ctx.connection
+        if not self.encoded.count and not self._memory.may_begin(connection):
+            await self._wait_for_turn()
         codec.encode_item(self.encoded, self._ctx.api_key, self._ctx.version, self._field, item)
-        if self.encoded.count % AT_ONCE == 0 and not connection.closed:
+        if self.encoded.count % AT_ONCE == 0:
+            await self._wait_for_turn()
+        return not connection.closed
+
+    async def _wait_for_turn(self) -> None:
+        if not self._ctx.connection.closed:
             made = len(self.encoded.data) - self._held
             self._held += made
-            self._memory.make(connection, made)
+            self._memory.make(self._ctx.connection, made)
             await asyncio.sleep(0)
             while not self._may_go_on():  # noqa: ASYNC110 - it may also since time has passed
                 await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
-        return not connection.closed
 
     def _may_go_on(self) -> bool:
         return self._ctx.connection.closed or self._memory.may_go_on_making(self._ctx.connection)

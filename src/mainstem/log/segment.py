@@ -43,8 +43,8 @@ def file_name(base_offset: int, suffix: str) -> str:
 def base_offset_of(path: Path) -> int | None:
     """Of a segment's file, by its name; None: it is none, a copy say that somebody has put there."""
     number = path.stem
-    is_one = number.isdecimal() and path.suffix in SUFFIXES and path.name == file_name(int(number), path.suffix)
-    return int(number) if is_one else None
+    is_one = len(number) == len(file_name(0, "")) and number.isascii() and number.isdecimal()
+    return int(number) if is_one and path.suffix in SUFFIXES and int(number) < 1 << 63 else None
 
 
 class BadBatch(CorruptSegment):

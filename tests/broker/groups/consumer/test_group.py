@@ -375,6 +375,16 @@ def test_an_expression_that_nobody_has_changes_nothing():
     assert set(desk.group.regexes) == {"t"}
 
 
+def test_an_expression_that_is_refused_by_now_stays_what_it_was():
+    """A group whose expression another program had stored lost its topics, and nobody was told."""
+    desk = Desk(FakeTopics(t=1))
+    desk.beat("a", regex="t", resolved={"t": Resolved(frozenset({"t"}), desk.topics.version)})
+    desk.topics.create("u", 1)
+    assert desk.beat("a", 2, reported=None, resolved={"t": Resolved(None, desk.topics.version)}).epoch == 2
+    assert desk.group.regexes["t"].topics == ("t",)
+    assert desk.group.unresolved(None) == set()
+
+
 def test_what_an_expression_matched_of_fewer_topics_does_not_come_back():
     """Of two heartbeats that wait for it the one that asked first may be answered last."""
     desk = Desk(FakeTopics(t=1))

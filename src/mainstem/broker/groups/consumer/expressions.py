@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mainstem.broker.server import Broker
 
 _PATIENCE_SECONDS: Final = 1.0
+_SHOWN: Final = 100
 
 log = get_logger()
 
@@ -74,9 +75,9 @@ class Expressions:
         self._broker.spawn(run(), name="resolve expressions")
         return going_on
 
-    async def _matching(self, expression: str, names: list[str]) -> frozenset[str]:
+    async def _matching(self, expression: str, names: list[str]) -> frozenset[str] | None:
         try:
             return await self._broker.topic_patterns.matching(expression, names)
         except BadPattern as error:  # it was stored by a program that took it for one
-            log.warning("expression_not_resolved", expression=expression, reason=str(error))
-            return frozenset()
+            log.warning("expression_not_resolved", expression=expression[:_SHOWN], reason=str(error))
+            return None

@@ -66,7 +66,8 @@ _NEW: Final = ConsumerGroupValue(1)
 class Resolved(msgspec.Struct, frozen=True):
     """The topics that an expression matches."""
 
-    topics: frozenset[str]
+    topics: frozenset[str] | None
+    """None: it is refused by now, and stays what it was."""
     version: int
     """Of the topics that it was resolved for."""
 
@@ -302,7 +303,7 @@ class ConsumerGroup(ModernGroup[Key, Value]):
             if not self.is_subscribed_by(regex) or found.version < self._resolved_at.get(regex, -1):
                 continue
             self._resolved_at[regex] = found.version
-            if known is None or frozenset(known.topics) != found.topics:
+            if found.topics is not None and (known is None or frozenset(known.topics) != found.topics):
                 names = tuple(sorted(found.topics))
                 self._put(RegexKey(self.group_id, regex), RegexValue(names, found.version, self._clock.now_ms()))
                 changed = True
